@@ -1,0 +1,147 @@
+"""What the multiplexer and the workers say to each other, over pipes, as frames of MessagePack.
+
+Every message about a conversation carries its `session`, the number of the connection it belongs to; both
+ends drop messages of sessions that are over. Every message about a collection names `(id, incarnation)`
+(R9), so that a returning id is never taken for its predecessor. `Look` says only "look again at this id" (R10).
+
+Does not: route (multiplexer.py), frame (controller_proto.framing), touch a file descriptor (link.py).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from controller_proto.command import Command
+from controller_proto.dataflow import Export, WireFrontier
+from controller_proto.ids import GlobalId
+
+__all__ = [
+    "Answer", "Applied", "AppliedBy", "Declare", "FromWorker", "FrontierReport", "Hook", "Look", "LookAck", "Ready",
+    "Refusal", "Run", "SessionEnd", "SessionStart", "Stop", "SyncDone", "ToWorker", "Undeclare",
+]  # fmt: skip
+
+
+class SessionStart(msgspec.Struct, frozen=True, tag="session-start"):
+    """A controller said hello. Commands of `session` follow; up to InitializationComplete nothing may change (P11).
+
+    Sent to every worker. For a reader's session there is no SessionStart: its peeks just carry their number.
+    """
+
+    session: int
+
+
+class SessionEnd(msgspec.Struct, frozen=True, tag="session-end"):
+    """The connection is over: its parked peeks end unanswered. A controller's dataflows run on."""
+
+    session: int
+
+
+class Run(msgspec.Struct, frozen=True, tag="run"):
+    """Carry out `command`. `incarnations`: of every id the command exports, imports or names."""
+
+    session: int
+    command: Command
+    incarnations: dict[GlobalId, int] = {}
+
+
+class Declare(msgspec.Struct, frozen=True, tag="declare"):
+    """To interactive workers: maintenance owns index `export.id`; it is readable from `as_of` on, once published."""
+
+    session: int
+    export: Export
+    incarnation: int
+    as_of: int
+
+
+class Undeclare(msgspec.Struct, frozen=True, tag="undeclare"):
+    """The owner refused the dataflow: what waits for `id` is answered `unknown-id`."""
+
+    session: int
+    id: GlobalId
+    incarnation: int
+
+
+class AppliedBy(msgspec.Struct, frozen=True, tag="applied-by"):
+    """To maintenance: interactive worker `worker` counts at `frontier` on the collection (R6)."""
+
+    worker: int
+    id: GlobalId
+    incarnation: int
+    frontier: WireFrontier
+
+
+class Look(msgspec.Struct, frozen=True, tag="look"):
+    """Both ways: the page of `id` appeared, moved or closed. At most one unacknowledged an id (R10)."""
+
+    id: GlobalId
+    incarnation: int
+
+
+class LookAck(msgspec.Struct, frozen=True, tag="look-ack"):
+    """To maintenance: the multiplexer has taken the Look; another may be sent."""
+
+    id: GlobalId
+    incarnation: int
+
+
+class Hook(msgspec.Struct, frozen=True, tag="hook"):
+    """Test hook: arm failpoint `name` with `action` (off, error, exit, pause)."""
+
+    name: str
+    action: str
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """Leave: answer nothing more, release what is held, exit 0."""
+
+
+ToWorker = SessionStart | SessionEnd | Run | Declare | Undeclare | AppliedBy | Look | LookAck | Hook | Stop
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """First message of a worker: kernels are warm, commands are welcome."""
+
+
+class Answer(msgspec.Struct, frozen=True, tag="answer"):
+    """`response` is an encoded wire PeekResponse, passed on undecoded."""
+
+    session: int
+    uuid: str
+    response: msgspec.Raw
+
+
+class FrontierReport(msgspec.Struct, frozen=True, tag="frontier-report"):
+    session: int
+    id: GlobalId
+    incarnation: int
+    write: WireFrontier | None = None
+    input: WireFrontier | None = None
+    output: WireFrontier | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
+    """The command `seq` of `session` had no effect."""
+
+    session: int
+    seq: int
+    code: str
+    message: str
+    hint: str = ""
+
+
+class SyncDone(msgspec.Struct, frozen=True, tag="sync-done"):
+    """Every command of `session` that this worker got before Sync `seq` has been validated."""
+
+    session: int
+    seq: int
+
+
+class Applied(msgspec.Struct, frozen=True, tag="applied"):
+    """From an interactive worker: the frontier at which it counts on the collection; rises only, empty is final."""
+
+    id: GlobalId
+    incarnation: int
+    frontier: WireFrontier
+
+
+FromWorker = Ready | Answer | FrontierReport | Refusal | SyncDone | Look | Applied

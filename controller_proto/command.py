@@ -1,0 +1,131 @@
+"""Commands, controller to replica. One frozen Struct each; `t` is the tag on the wire. New fields have defaults.
+
+Every command carries `seq` (rising, per connection); a refusal names it. Success is silent, `Sync` asks for
+an answer when all before it were validated. Stages are `stage.py`'s.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from controller_proto.dataflow import DataflowHeader, WireFrontier
+from controller_proto.expr import Expr
+from controller_proto.ids import GlobalId
+from controller_proto.plan import OrderBy
+from controller_proto.schema import Row
+
+__all__ = [
+    "AllowCompaction", "AllowWrites", "CancelPeek", "Command", "CreateDataflow", "CreateInstance", "Finishing", "Hello",
+    "InitializationComplete", "Peek", "Schedule", "Sync", "TestHook", "UpdateConfiguration",
+]  # fmt: skip
+
+PROTOCOL_VERSION = 1
+
+U64 = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Command(msgspec.Struct, frozen=True, tag_field="t"):
+    seq: U64
+
+
+class Hello(_Command, frozen=True, tag="hello"):
+    """First on every connection. kind `controller` fences older controllers by `epoch`; `reader` only peeks."""
+
+    nonce: str
+    epoch: U64 = 0
+    version: int = PROTOCOL_VERSION
+    kind: str = "controller"
+    token: str = ""
+
+
+class CreateInstance(_Command, frozen=True, tag="create-instance"):
+    """Once per controller session, after Hello; begins initialisation. Values are typed by the registry."""
+
+    config: dict[str, bool | int | float | str] = {}
+
+
+class UpdateConfiguration(_Command, frozen=True, tag="update-configuration"):
+    config: dict[str, bool | int | float | str] = {}
+
+
+class InitializationComplete(_Command, frozen=True, tag="initialization-complete"):
+    """Ends initialisation: the replica makes its state the one the commands since Hello describe."""
+
+
+class CreateDataflow(_Command, frozen=True, tag="create-dataflow"):
+    """`body` is an encoded `DataflowBody`, left undecoded by the multiplexer."""
+
+    header: DataflowHeader
+    body: msgspec.Raw
+
+
+class Schedule(_Command, frozen=True, tag="schedule"):
+    """Permission to compute. A dataflow starts when every export not dropped is scheduled."""
+
+    id: GlobalId
+
+
+class AllowWrites(_Command, frozen=True, tag="allow-writes"):
+    id: GlobalId
+
+
+class AllowCompaction(_Command, frozen=True, tag="allow-compaction"):
+    """No new read of `id` will be below `frontier`; the empty frontier drops it."""
+
+    id: GlobalId
+    frontier: WireFrontier
+
+
+class Finishing(msgspec.Struct, frozen=True):
+    """Applied in this order: keys, maps, predicates, order_by, offset, limit, projection.
+
+    Columns in predicates and order_by count before the projection; maps append.
+    Without order_by rows come sorted by value, column by column, NULL last.
+    """
+
+    maps: tuple[Expr, ...] = ()
+    predicates: tuple[Expr, ...] = ()
+    order_by: tuple[OrderBy, ...] = ()
+    limit: int | None = None
+    offset: int = 0
+    projection: tuple[int, ...] | None = None
+
+
+class Peek(_Command, frozen=True, tag="peek"):
+    """Read index `id` at `time` (None: the newest sealed time). `keys` None: all rows; `[]`: none.
+
+    Answered exactly once, by a PeekResponse with the same uuid.
+    """
+
+    uuid: str
+    id: GlobalId
+    time: U64 | None
+    keys: tuple[Row, ...] | None = None
+    finishing: Finishing = Finishing()
+
+
+class CancelPeek(_Command, frozen=True, tag="cancel-peek"):
+    uuid: str
+
+
+class Sync(_Command, frozen=True, tag="sync"):
+    """Answered by Synced when every earlier command of the connection has been validated by its owner."""
+
+
+class TestHook(_Command, frozen=True, tag="test-hook"):
+    """Only honoured by a daemon started with --test-hooks; else refused `unauthorized`.
+
+    process: `mux`, `maintenance/0`, `interactive/0`. action: `stall`, `release`, or `failpoint:ACTION` with `name`.
+    """
+
+    process: str
+    action: str
+    name: str = ""
+
+
+Command = (
+    Hello | CreateInstance | UpdateConfiguration | InitializationComplete | CreateDataflow | Schedule | AllowWrites
+    | AllowCompaction | Peek | CancelPeek | Sync | TestHook
+)  # fmt: skip

@@ -1,0 +1,45 @@
+"""Scalar expressions, as data. Meaning: PostgreSQL's, with three-valued logic. Typing is `typing_rules.py`'s.
+
+Functions of `Call`: `+ - * / %` (two numbers of one type; bigint with bigint, double with double, numeric
+with numeric; bigint is widened to the other side's type), unary `neg`, `= != < <= > >=` (any one type),
+`and or not`, `is_null is_true is_false`, `||` (text). A division by zero, a bigint overflow, are errors in data
+(`eval-error: division by zero`, `eval-error: bigint out of range`), never exceptions.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from controller_proto.schema import ColumnType, Scalar
+
+__all__ = ["FUNCTIONS", "Call", "Case", "ColumnRef", "Expr", "Literal"]
+
+FUNCTIONS = frozenset({
+    "+", "-", "*", "/", "%", "neg", "=", "!=", "<", "<=", ">", ">=",
+    "and", "or", "not", "is_null", "is_true", "is_false", "||",
+})  # fmt: skip
+
+
+class ColumnRef(msgspec.Struct, frozen=True, tag="col", tag_field="e"):
+    index: int
+
+
+class Literal(msgspec.Struct, frozen=True, tag="lit", tag_field="e"):
+    type: ColumnType
+    value: Scalar
+
+
+class Call(msgspec.Struct, frozen=True, tag="call", tag_field="e"):
+    function: str
+    args: tuple[Expr, ...]
+
+
+class Case(msgspec.Struct, frozen=True, tag="case", tag_field="e"):
+    """`CASE WHEN condition THEN then ELSE otherwise END`; an arm not taken is not evaluated."""
+
+    condition: Expr
+    then: Expr
+    otherwise: Expr
+
+
+Expr = ColumnRef | Literal | Call | Case

@@ -1,0 +1,128 @@
+"""Plan nodes, as data: what a build computes. Columns are positions; `Join` numbers them across its inputs.
+
+Every node of the design stands here, so that the wire does not move when one gets rendered; `clusterd`
+refuses by name (`invalid-plan`) those that it does not render yet.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from controller_proto.expr import Expr
+from controller_proto.ids import GlobalId
+from controller_proto.schema import Row, Schema
+
+__all__ = [
+    "Aggregate", "ArrangeBy", "Constant", "FlatMap", "Get", "Join", "Let", "LetRec", "Mfp", "Negate", "OrderBy", "Plan",
+    "Reduce", "Threshold", "TopK", "Union",
+]  # fmt: skip
+
+
+class Get(msgspec.Struct, frozen=True, tag="get", tag_field="p"):
+    """A collection: an import, an earlier build, or (`l0`) a binding of an enclosing Let."""
+
+    id: GlobalId
+
+
+class Constant(msgspec.Struct, frozen=True, tag="constant", tag_field="p"):
+    rows: tuple[tuple[Row, int], ...]
+    schema: Schema
+    error: str = ""
+
+
+class Mfp(msgspec.Struct, frozen=True, tag="mfp", tag_field="p"):
+    """Append `maps` as columns (a later one sees the earlier), keep rows where all `predicates` are true, project.
+
+    `projection` None keeps all columns; it may repeat and reorder.
+    """
+
+    input: Plan
+    maps: tuple[Expr, ...] = ()
+    predicates: tuple[Expr, ...] = ()
+    projection: tuple[int, ...] | None = None
+
+
+class FlatMap(msgspec.Struct, frozen=True, tag="flat-map", tag_field="p"):
+    input: Plan
+    function: str
+    args: tuple[Expr, ...]
+
+
+class Join(msgspec.Struct, frozen=True, tag="join", tag_field="p"):
+    """Rows of the product of the inputs in which the members of each equivalence class are equal.
+
+    Equality is SQL's (NULL matches nothing, NaN matches NaN), unless `null_safe`.
+    """
+
+    inputs: tuple[Plan, ...]
+    equivalences: tuple[tuple[Expr, ...], ...]
+    null_safe: bool = False
+    kind: str = "differential"
+
+
+class Aggregate(msgspec.Struct, frozen=True):
+    """function: `count`, `sum`, `min`, `max`; `expr` None is `count(*)`."""
+
+    function: str
+    expr: Expr | None = None
+    distinct: bool = False
+
+
+class Reduce(msgspec.Struct, frozen=True, tag="reduce", tag_field="p"):
+    """One row a group: the group's key, then the aggregates. Without aggregates: distinct keys."""
+
+    input: Plan
+    group_key: tuple[Expr, ...]
+    aggregates: tuple[Aggregate, ...] = ()
+    monotonic: bool = False
+    expected_group_size: int | None = None
+
+
+class OrderBy(msgspec.Struct, frozen=True):
+    column: int
+    descending: bool = False
+    nulls_first: bool = False
+
+
+class TopK(msgspec.Struct, frozen=True, tag="top-k", tag_field="p"):
+    """The rows at positions [offset, offset + limit) of each group in `order`, ties broken by the whole row."""
+
+    input: Plan
+    group_key: tuple[int, ...]
+    order: tuple[OrderBy, ...]
+    limit: Expr | None = None
+    offset: int = 0
+    monotonic: bool = False
+
+
+class Negate(msgspec.Struct, frozen=True, tag="negate", tag_field="p"):
+    input: Plan
+
+
+class Threshold(msgspec.Struct, frozen=True, tag="threshold", tag_field="p"):
+    input: Plan
+
+
+class Union(msgspec.Struct, frozen=True, tag="union", tag_field="p"):
+    inputs: tuple[Plan, ...]
+
+
+class ArrangeBy(msgspec.Struct, frozen=True, tag="arrange-by", tag_field="p"):
+    input: Plan
+    keys: tuple[tuple[Expr, ...], ...]
+
+
+class Let(msgspec.Struct, frozen=True, tag="let", tag_field="p"):
+    id: GlobalId
+    value: Plan
+    body: Plan
+
+
+class LetRec(msgspec.Struct, frozen=True, tag="let-rec", tag_field="p"):
+    bindings: tuple[tuple[GlobalId, Schema, Plan], ...]
+    body: Plan
+    limit: int | None = None
+    return_at_limit: bool = False
+
+
+Plan = Get | Constant | Mfp | FlatMap | Join | Reduce | TopK | Negate | Threshold | Union | ArrangeBy | Let | LetRec

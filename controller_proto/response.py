@@ -1,0 +1,84 @@
+"""Responses, replica to controller. One frozen Struct each; `t` is the tag on the wire.
+
+`Refused`, `Synced` and `Closing` are about the conversation; `Frontiers` and `PeekResponse` about collections.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from controller_proto.dataflow import WireFrontier
+from controller_proto.ids import GlobalId
+from controller_proto.schema import Scalar
+
+__all__ = [
+    "Closing", "Frontiers", "PeekCanceled", "PeekError", "PeekResponse", "PeekResult", "PeekRows", "Refused",
+    "Response", "Synced",
+]  # fmt: skip
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused", tag_field="t"):
+    """The command `seq` was refused and had no effect. seq 0: the message could not be read that far."""
+
+    seq: int
+    code: str
+    message: str
+    hint: str = ""
+
+
+class Synced(msgspec.Struct, frozen=True, tag="synced", tag_field="t"):
+    """Every command up to and including the Sync with this `seq` has been validated."""
+
+    seq: int
+
+
+class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="t"):
+    """Last message on a connection that the replica closes: `fenced`, `bad-frame`, `frame-too-large`, ..."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
+class Frontiers(msgspec.Struct, frozen=True, tag="frontiers", tag_field="t"):
+    """Absent (None) means unchanged. Never lower than before in this session; empty is final."""
+
+    id: GlobalId
+    write: WireFrontier | None = None
+    input: WireFrontier | None = None
+    output: WireFrontier | None = None
+
+
+class PeekRows(msgspec.Struct, frozen=True, tag="rows", tag_field="k"):
+    """columns[c][i] is the value of column c in row i; counts[i] its multiplicity (> 0). `rows` is len(counts).
+
+    Columns and not rows: the daemon converts whole columns at once. Zero-column results still have counts.
+    """
+
+    columns: tuple[tuple[Scalar, ...], ...]
+    counts: tuple[int, ...]
+
+
+class PeekError(msgspec.Struct, frozen=True, tag="error", tag_field="k"):
+    code: str
+    message: str
+    hint: str = ""
+
+
+class PeekCanceled(msgspec.Struct, frozen=True, tag="canceled", tag_field="k"):
+    """A CancelPeek came before the answer."""
+
+
+PeekResult = PeekRows | PeekError | PeekCanceled
+
+
+class PeekResponse(msgspec.Struct, frozen=True, tag="peek", tag_field="t"):
+    """Exactly one per peek. `time` is the time read at (None if it never came to that); `served_by` the role."""
+
+    uuid: str
+    result: PeekResult
+    time: int | None = None
+    served_by: str = ""
+
+
+Response = Refused | Synced | Closing | Frontiers | PeekResponse
