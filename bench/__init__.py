@@ -1,0 +1,1 @@
+"""Benchmarks: one question a file; `python -m bench [NAME ...] [--smoke]` runs them."""

@@ -1,0 +1,112 @@
+"""What every benchmark shares: the form of a result line, the machine's facts, percentiles.
+
+A result is one JSON line `{"bench", "case", "value", "unit", ...}`, with `"bar"` and `"ok"` where there is a
+bar, appended to bench/results/NAME.jsonl, with machine, versions, commit and time of the run. A benchmark
+checks its answer before it times anything; the harness cannot do that for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+RESULTS = Path(__file__).parent / "results"
+_LIBRARIES = ("numpy", "numba", "msgspec", "multiprocess", "pyarrow")
+
+
+def _commit() -> str:
+    here = Path(__file__).parent
+    try:
+        head = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True, check=True
+        )
+        dirty = subprocess.run(
+            ["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown"
+
+
+@dataclasses.dataclass
+class Recorder:
+    """Writes the result lines of one benchmark. `smoke` lines are printed and not kept."""
+
+    bench: str
+    smoke: bool = False
+    failed: list[str] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._facts = {
+            "machine": f"{_cpu()}, {os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GiB",
+            "versions": {"python": platform.python_version(), **{n: metadata.version(n) for n in _LIBRARIES}},
+            "commit": _commit(),
+            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+
+    def record(
+        self,
+        case: str,
+        value: float,
+        unit: str,
+        *,
+        bar: float | None = None,
+        at_most: bool = True,
+        **more: Any,
+    ) -> None:
+        """Print and keep one figure; `bar` is an upper bound (a lower one with at_most=False)."""
+        line: dict[str, Any] = {
+            "bench": self.bench,
+            "case": case,
+            "value": round(float(value), 4),
+            "unit": unit,
+        }
+        if bar is not None:
+            line["bar"] = bar
+            line["ok"] = bool(value <= bar) if at_most else bool(value >= bar)
+            if not line["ok"]:
+                self.failed.append(case)
+        line.update(more)
+        if self.smoke:
+            line["smoke"] = True
+        print(json.dumps(line), flush=True)
+        if not self.smoke:
+            RESULTS.mkdir(exist_ok=True)
+            with (RESULTS / f"{self.bench}.jsonl").open("a") as file:
+                file.write(json.dumps({**line, **self._facts}) + "\n")
+
+
+def percentiles(latencies_s: Sequence[float] | np.ndarray) -> dict[str, float]:
+    """p50, p99, p99.9 and the greatest, in microseconds, and how many there were."""
+    values = np.asarray(latencies_s, dtype=np.float64) * 1e6
+    p50, p99, p999 = np.percentile(values, [50, 99, 99.9])
+    return {
+        "p50_us": round(float(p50), 1),
+        "p99_us": round(float(p99), 1),
+        "p999_us": round(float(p999), 1),
+        "max_us": round(float(values.max()), 1),
+        "n": len(values),
+    }
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,57 @@
+"""Around every test: nothing may be left behind. Seeds are printed by the tests that draw them.
+
+Several test processes may run side by side; a segment belongs to this one if its instance's token was not
+in use elsewhere, which the token file tells: its lock is held by a process of ours or by nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import hypothesis
+import psutil
+import pytest
+
+from tests import leaks
+
+hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("default")
+
+SETTLE_S = 2.0  # what the reaper may take to unlink after a kill (R1)
+
+
+def _foreign(names: frozenset[str]) -> frozenset[str]:
+    """Names of instances whose control file is held open by a process outside this test process's tree."""
+    me = psutil.Process()
+    ours = {me.pid, *(child.pid for child in me.children(recursive=True))}
+    tokens: set[str] = set()
+    for process in psutil.process_iter():
+        if process.pid in ours:
+            continue
+        try:
+            links = [
+                os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")
+            ]
+        except OSError:
+            continue
+        tokens.update(
+            link.split("clusterd.", 1)[1].split(".")[0]
+            for link in links
+            if link.startswith("/dev/shm/clusterd.")
+        )
+    return frozenset(name for name in names if name.split(".")[1] in tokens)
+
+
+@pytest.fixture(autouse=True)
+def no_leaks() -> Iterator[None]:
+    before = leaks.snapshot()
+    yield
+    lines = leaks.leaked(before)
+    deadline = time.monotonic() + SETTLE_S
+    while lines and time.monotonic() < deadline:
+        time.sleep(0.02)
+        names = frozenset(os.listdir(leaks.SHM))
+        lines = leaks.leaked(before, foreign=_foreign(names))
+    assert not lines, "left behind: " + "; ".join(lines)
