@@ -28,7 +28,8 @@ ONLY = {
     },
     "hypothesis": {"shm_arrangements/testing"},
     "click": {
-        "controller_proto/cli.py", "clusterd/__main__.py", "clusterd/driver_cli.py", "clusterd/storage/cli.py",
+        "controller_proto/cli.py", "clusterd/__main__.py", "clusterd/driver_cli.py",
+        "clusterd/storage/cli.py",
     },
 }  # fmt: skip
 
