@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 
 from controller_proto.command import Hello, Peek
-from controller_proto.response import PeekError, PeekResponse, PeekRows, Response
+from controller_proto.response import PeekResponse, PeekRows, Response
 
 _LENGTH = struct.Struct(">I")
 _PR_SET_TIMERSLACK = 29
@@ -70,8 +70,6 @@ class PeekSocket:
             start += 4 + length
             if not isinstance(message, PeekResponse):
                 raise TypeError(f"unexpected {message!r}")
-            if isinstance(message.result, PeekError):
-                raise RuntimeError(f"peek failed: {message.result.code}: {message.result.message}")
             found.append(message)
         del self._buffer[:start]
         return found
@@ -92,7 +90,7 @@ def run(
     seconds: float,
     at: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray, set[str]]:
-    """Peek `keys` in turn. Returns when each was due (CLOCK_MONOTONIC seconds), its latency (seconds), who served."""
+    """Peek `keys` in turn. Returns when each was due (CLOCK_MONOTONIC, s), its latency (s), and who served."""
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     connection = PeekSocket(address)
     count = int(rate * seconds)
@@ -113,8 +111,9 @@ def run(
             answers = connection.receive()
             now = time.monotonic()
             for answer in answers:
-                if isinstance(answer.result, PeekRows):
-                    roles.add(answer.served_by)
+                if not isinstance(answer.result, PeekRows):
+                    raise RuntimeError(f"peek {answer.uuid} failed: {answer.result}")  # noqa: TRY004
+                roles.add(answer.served_by)
                 latencies[int(answer.uuid)] = now - due[int(answer.uuid)]
             answered += len(answers)
         elif sent == count:
@@ -171,8 +170,8 @@ class OpenLoop:
         self._file = file
         self._seconds = seconds
         job = {
-            "address": address, "collection": collection, "keys": keys, "rate": rate, "seconds": seconds, "at": at,
-            "file": str(file),
+            "address": address, "collection": collection, "keys": keys,
+            "rate": rate, "seconds": seconds, "at": at, "file": str(file),
         }  # fmt: skip
         self._process = subprocess.Popen([sys.executable, "-m", "bench.openloop", json.dumps(job)])
 
