@@ -1,0 +1,71 @@
+"""Failpoints: named stops that a test can arm, at the places where a fault must do no harm.
+
+    segment.create            before the space of a segment is reserved
+    publication.before-flip   the stale slot is filled, the generation not yet stored
+    spine.merge               inside a call that merges
+    batch.unlink              before the name of a superseded batch is removed
+
+`error` fails as a machine without space does, so that the code under test takes its real path. `pause`
+stops the process as SIGSTOP does: who waits for it can see state T, and SIGCONT goes on.
+
+Does not: cost more than one look into an empty dict where nothing is armed; read the environment.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from typing import Final
+
+NAMES: Final = frozenset({"segment.create", "publication.before-flip", "spine.merge", "batch.unlink"})
+ACTIONS: Final = ("off", "error", "exit", "pause")
+EXIT_STATUS: Final = 86
+
+_armed: dict[str, tuple[str, int]] = {}
+
+
+class FailpointError(OSError):
+    """The fault of an armed `error`: errno is ENOSPC."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(errno.ENOSPC, f"failpoint {name}")
+        self.name = name
+
+
+def arm(name: str, action: str, *, times: int = -1) -> None:
+    """Make `hit(name)` do `action` the next `times` times; -1 is until it is `off`.
+
+    Raises: ValueError naming an unknown name or action.
+    """
+    if name not in NAMES:
+        raise ValueError(f"unknown failpoint {name!r}: one of {', '.join(sorted(NAMES))}")
+    if action not in ACTIONS:
+        raise ValueError(f"unknown action {action!r}: one of {', '.join(ACTIONS)}")
+    if action == "off" or times == 0:
+        _armed.pop(name, None)
+    else:
+        _armed[name] = (action, times)
+
+
+def disarm_all() -> None:
+    _armed.clear()
+
+
+def armed() -> dict[str, str]:
+    """Return the armed names and what each will do."""
+    return {name: action for name, (action, _) in _armed.items()}
+
+
+def hit(name: str) -> None:
+    """Do what `name` is armed for, if anything. Raises: FailpointError for `error`."""
+    if not _armed or name not in _armed:
+        return
+    action, times = _armed[name]
+    if times > 0:
+        arm(name, action, times=times - 1)
+    if action == "error":
+        raise FailpointError(name)
+    if action == "exit":
+        os._exit(EXIT_STATUS)
+    os.kill(os.getpid(), signal.SIGSTOP)

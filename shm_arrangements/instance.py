@@ -1,0 +1,330 @@
+"""Instance: whose names are whose, and who is alive.
+
+An instance lives as long as somebody holds the `flock` of its control file (R2). The kernel drops a lock
+with its holder, however that ends, so there is no pid to compare and no clock to trust; what the file says
+about its owner is for people.
+
+Why a sweep removes no live name: the control file is made and locked before any other name of the instance,
+and goes last. Who finds the lock free takes it, and then looks whether the file still has its name; the
+creator does the same, so one of the two sees the other. A name whose token has no control file is dead, for
+the look at the control file comes after the listing that found the name.
+
+Does not: import numpy or numba (the reaper lives through the whole run and must be small), know what is in
+a segment, or decide when to sweep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import struct
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from shm_arrangements.errors import InvariantViolation, ShmExhausted
+from shm_arrangements.names import PREFIX, control_name, is_token, new_token, token_of
+
+SHM_DIRECTORY: Final = "/dev/shm"
+FORMAT_VERSION: Final = 1
+REAPER_PATIENCE_S: Final = 1.0  # what workers may take to follow the supervisor (R1: all is over within 2 s)
+
+_CONTROL: Final = struct.Struct("<8sII12s4xQ")  # magic, version, pid, token, created at (s since 1970)
+_MAGIC: Final = b"CLUSTRLD"
+_CONTROL_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceInfo:
+    """One instance as its names show it. `pid` is what its control file says, 0 if there is none to ask."""
+
+    token: str
+    alive: bool
+    pid: int
+    names: int
+    nbytes: int
+
+
+class Instance:
+    """The one who holds the lock of a token: while this object is open the instance is alive.
+
+    The lock belongs to the open file, so a child that is handed `fileno()` keeps it alive as well; children
+    that are spawned are not, for it is closed on exec.
+    """
+
+    __slots__ = ("_fd", "token")
+
+    def __init__(self, token: str, fd: int) -> None:
+        self.token = token
+        self._fd = fd
+
+    @classmethod
+    def create(cls) -> Instance:
+        """Begin an instance: its control file is made, then locked, before any other name.
+
+        Raises: ShmExhausted if there is no room even for that.
+        """
+        while True:
+            token = new_token()
+            try:
+                fd = os.open(_control_path(token), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            except FileExistsError:
+                continue
+            try:
+                os.posix_fallocate(fd, 0, _CONTROL_BYTES)
+                told = (_MAGIC, FORMAT_VERSION, os.getpid(), token.encode(), int(time.time()))
+                os.pwrite(fd, _CONTROL.pack(*told), 0)
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            except OSError as error:
+                _unlink(control_name(token))
+                os.close(fd)
+                raise ShmExhausted(
+                    "no room in shared memory", asked_bytes=_CONTROL_BYTES, free_bytes=_free_bytes()
+                ) from error
+            if os.fstat(fd).st_nlink > 0:
+                return cls(token, fd)
+            os.close(fd)  # a sweep came between: this token never lived
+
+    def fileno(self) -> int:
+        """The descriptor that carries the lock. Raises: InvariantViolation if released."""
+        if self._fd < 0:
+            raise InvariantViolation("instance released", token=self.token)
+        return self._fd
+
+    def release(self) -> None:
+        """Unlink every name of the instance and give up the lock. Idempotent."""
+        if self._fd >= 0:
+            unlink_all(self.token)
+            os.close(self._fd)
+            self._fd = -1
+
+    def abandon(self) -> None:
+        """Give up the lock and leave the names, as a kill would: for tests of sweep and reaper."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Instance:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"Instance({self.token}, {'live' if self._fd >= 0 else 'released'})"
+
+
+class LivenessProbe:
+    """Tells again and again whether an instance lives; two system calls a time, one descriptor.
+
+    The probe takes the lock shared for a moment; sweep and creation know to try again.
+    """
+
+    __slots__ = ("_fd", "token")
+
+    def __init__(self, token: str) -> None:
+        """Raises: FileNotFoundError if there is no such instance; PermissionError if it is another user's."""
+        self.token = token
+        self._fd = os.open(_control_path(token), os.O_RDONLY | os.O_CLOEXEC)
+
+    def is_alive(self) -> bool:
+        return self._fd >= 0 and _is_held(self._fd) and os.fstat(self._fd).st_nlink > 0
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def is_alive(token: str) -> bool:
+    """Whether somebody holds the lock of `token`. Another user's instance counts as alive."""
+    try:
+        fd = os.open(_control_path(token), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        return _is_held(fd) and os.fstat(fd).st_nlink > 0
+    finally:
+        os.close(fd)
+
+
+def list_instances() -> tuple[InstanceInfo, ...]:
+    """Every instance that has a name in shared memory, by token."""
+    found = []
+    for token, names in sorted(_names_by_token().items()):
+        nbytes = 0
+        for name in names:
+            with contextlib.suppress(OSError):
+                nbytes += os.stat(f"{SHM_DIRECTORY}/{name}").st_size
+        found.append(InstanceInfo(token, is_alive(token), _owner_pid(token), len(names), nbytes))
+    return tuple(found)
+
+
+def live_tokens() -> tuple[str, ...]:
+    """Tokens of the instances that live, and that this user may read."""
+    return tuple(
+        token
+        for token in sorted(_names_by_token())
+        if os.access(_control_path(token), os.R_OK) and is_alive(token)
+    )
+
+
+def sweep() -> tuple[str, ...]:
+    """Remove every name of every instance whose lock can be taken, and no other name.
+
+    Returns the tokens swept. Instances of other users are left alone.
+    """
+    swept = []
+    for token, names in sorted(_names_by_token().items()):
+        try:
+            fd = os.open(_control_path(token), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            if any(_unlink(name) for name in names):
+                swept.append(token)
+            continue
+        except PermissionError:
+            continue
+        try:
+            # A lock on a file that has lost its name guards nothing: another sweep was faster.
+            if _take(fd) and os.fstat(fd).st_nlink > 0:
+                unlink_all(token)
+                swept.append(token)
+        finally:
+            os.close(fd)
+    return tuple(swept)
+
+
+def names_of(token: str) -> tuple[str, ...]:
+    """Every name of the instance, the control file last."""
+    control = control_name(token)
+    names = [name for name in os.listdir(SHM_DIRECTORY) if name.startswith(f"{PREFIX}{token}.")]
+    return tuple(sorted(names, key=lambda name: (name == control, name)))
+
+
+def unlink_all(token: str) -> int:
+    """Remove every name of the instance, the control file last. Returns how many were there.
+
+    For the supervisor, the reaper, or who has taken the lock: the writers must have ended.
+    """
+    if not is_token(token):
+        raise InvariantViolation("not a token", token=token)
+    return sum(_unlink(name) for name in names_of(token))
+
+
+def reaper_main(pipe_fd: int, token: str, worker_pids: Iterable[int] = ()) -> None:
+    """Body of the reaper process: remove what a killed supervisor leaves behind; returns when that is done.
+
+    pipe_fd: read end of a pipe whose only write end is the supervisor's. Pids of workers started later are
+        announced on it, decimal, a line each; end of file means that the supervisor is gone.
+    Workers get `REAPER_PATIENCE_S` to follow, then SIGKILL; then every name of the instance goes.
+    """
+    with contextlib.suppress(PermissionError):
+        os.setsid()  # a signal to the daemon's group must not take the reaper along
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(name, signal.SIG_IGN)
+    pidfds: list[int] = []
+    _watch(worker_pids, pidfds)
+    rest = b""
+    while data := os.read(pipe_fd, 4096):
+        *lines, rest = (rest + data).split(b"\n")
+        _watch([int(line) for line in lines if line.strip()], pidfds)
+    os.close(pipe_fd)
+    living = _wait(pidfds, REAPER_PATIENCE_S)
+    for pidfd in living:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    _wait(living, REAPER_PATIENCE_S)
+    unlink_all(token)
+
+
+def _watch(pids: Iterable[int], pidfds: list[int]) -> None:
+    """Open a pidfd for each pid: from then on its number may be used again without harm."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            pidfds.append(os.pidfd_open(pid))
+
+
+def _wait(pidfds: Sequence[int], patience_s: float) -> list[int]:
+    """Wait until all have ended or patience is over; return, and keep open, those that have not."""
+    poller = select.poll()
+    living = set(pidfds)
+    for pidfd in pidfds:
+        poller.register(pidfd, select.POLLIN)
+    deadline = time.monotonic() + patience_s
+    while living and (left := deadline - time.monotonic()) > 0:
+        for pidfd, _ in poller.poll(left * 1000):
+            poller.unregister(pidfd)
+            living.discard(pidfd)
+            os.close(pidfd)
+    return sorted(living)
+
+
+def _control_path(token: str) -> str:
+    return f"{SHM_DIRECTORY}/{control_name(token)}"
+
+
+def _names_by_token() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in os.listdir(SHM_DIRECTORY):
+        token = token_of(name)
+        if token is not None:
+            found.setdefault(token, []).append(name)
+    return found
+
+
+def _is_held(fd: int) -> bool:
+    """Whether another open file holds the lock exclusively."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return False
+
+
+def _take(fd: int) -> bool:
+    """Take the lock exclusively, unless someone holds it so. Probes hold it shared for moments: try again."""
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            os.sched_yield()
+            continue
+        return True
+
+
+def _owner_pid(token: str) -> int:
+    try:
+        with open(_control_path(token), "rb") as file:
+            magic, version, pid, _, _ = _CONTROL.unpack(file.read(_CONTROL.size))
+    except (OSError, struct.error):
+        return 0
+    return int(pid) if magic == _MAGIC and version == FORMAT_VERSION else 0
+
+
+def _unlink(name: str) -> bool:
+    """Remove a name; whether it was there and ours to remove."""
+    try:
+        os.unlink(f"{SHM_DIRECTORY}/{name}")
+    except (FileNotFoundError, PermissionError, IsADirectoryError):
+        return False
+    return True
+
+
+def _free_bytes() -> int:
+    room = os.statvfs(SHM_DIRECTORY)
+    return room.f_bavail * room.f_frsize

@@ -1,0 +1,84 @@
+"""The hash of a row image: one u64 a row, from the values alone.
+
+Each column is folded in turn: a NULL as one constant, a value as its lanes, a text as its length and its
+bytes. The NULL flag of a column that may be NULL is not folded, so the hash does not depend on whether it
+may be. The mixing is two multiply-and-shift rounds a lane, which leaves all 64 bits fit for sorting and for
+`hash % n` routing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from shm_arrangements.kernels.jit import OUT_U64, OUT_U64_2D, U8, U64_2D, i64, inner, kernel, read
+
+VALUE, NULL_FLAG, TEXT, VALUE_HIGH = 0, 1, 2, 3  # VALUE_HIGH: more lanes of the value follow
+
+_SEED = np.uint64(0x6A09E667F3BCC908)
+_NULL = np.uint64(0x3C6EF372FE94F82B)
+_ODD_A = np.uint64(0x9E3779B97F4A7C15)
+_ODD_B = np.uint64(0xD6E8FEB86659FD93)
+_S8, _S29, _S32 = np.uint64(8), np.uint64(29), np.uint64(32)
+_ZERO = np.uint64(0)
+
+
+@inner
+def _mix(h: Any, x: Any) -> Any:
+    h = (h ^ x) * _ODD_A
+    h = (h ^ (h >> _S32)) * _ODD_B
+    return h ^ (h >> _S29)
+
+
+@inner
+def _mix_text(h: Any, text: Any, lo: Any, hi: Any) -> Any:
+    h = _mix(h, np.uint64(hi - lo))
+    while lo < hi:
+        end = min(lo + 8, hi)
+        word = _ZERO
+        for at in range(end - 1, lo - 1, -1):
+            word = (word << _S8) | np.uint64(text[at])
+        h = _mix(h, word)
+        lo = end
+    return h
+
+
+@kernel(U64_2D, U8, read(i64, 2), read(i64, 2), U8, OUT_U64)
+def hash_rows(lanes: Any, kinds: Any, text_lo: Any, text_hi: Any, text: Any, out: Any) -> None:
+    """out[i] = hash of the first len(kinds) lanes of row i."""
+    n_lanes = kinds.shape[0]
+    for i in range(out.shape[0]):
+        h = _SEED
+        slot = 0
+        lane = 0
+        while lane < n_lanes:
+            kind = kinds[lane]
+            if kind == NULL_FLAG and lanes[i, lane] != _ZERO:
+                h = _mix(h, _NULL)
+                lane += 1
+                while kinds[lane] == VALUE_HIGH:
+                    lane += 1
+                if kinds[lane] == TEXT:
+                    slot += 1
+            elif kind == TEXT:
+                h = _mix_text(h, text, text_lo[i, slot], text_hi[i, slot])
+                slot += 1
+            elif kind != NULL_FLAG:
+                h = _mix(h, lanes[i, lane])
+            lane += 1
+        out[i] = _mix(h, np.uint64(n_lanes == 0))
+
+
+@kernel(U8, read(i64, 2), read(i64, 2), i64, OUT_U64_2D, i64)
+def text_lanes(text: Any, text_lo: Any, text_hi: Any, slot: int, out: Any, lane: int) -> None:
+    """out[i, lane] = first 8 bytes of text (i, slot) as a big-endian number, zero-padded."""
+    for i in range(out.shape[0]):
+        lo = text_lo[i, slot]
+        hi = min(text_hi[i, slot], lo + 8)
+        word = _ZERO
+        for at in range(lo, lo + 8):
+            word = word << _S8
+            if at < hi:
+                word = word | np.uint64(text[at])
+        out[i, lane] = word

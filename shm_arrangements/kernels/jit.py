@@ -1,0 +1,88 @@
+"""How kernels are compiled: one declared signature each, on first use, and never another.
+
+Inputs are declared read-only, which numba also accepts writable arrays for; so one compiled function serves
+mapped and private memory, and every schema. A wrong dtype is a TypeError at the call, instead of a compiler
+run in the middle of a read. Compilation waits for the first call (or `compile_all`), so importing stays
+cheap.
+
+Kernels that call each other live in one file, for numba's cache does not notice changes in another; what
+they call is plain `inner`, which has no signature of its own.
+
+Does not: make kernels callable from other kernels; only `inner` functions are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from numba import config, njit, types
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+i64 = types.int64
+u64 = types.uint64
+void = types.void
+
+
+def read(dtype: Any, ndim: int = 1) -> Any:
+    """The type of an input array: C order, not written."""
+    return types.Array(dtype, ndim, "C", readonly=True)
+
+
+def write(dtype: Any, ndim: int = 1) -> Any:
+    """The type of an output array: C order."""
+    return types.Array(dtype, ndim, "C")
+
+
+U8, I64, U64, BOOL, F64 = (read(t) for t in (types.uint8, i64, u64, types.boolean, types.float64))
+OUT_U8, OUT_I64, OUT_U64, OUT_BOOL = (write(t) for t in (types.uint8, i64, u64, types.boolean))
+U64_2D, OUT_U64_2D = read(u64, 2), write(u64, 2)
+
+_KERNELS: list[Kernel] = []
+
+
+class Kernel:
+    """A compiled function that compiles itself on its first call."""
+
+    __slots__ = ("__wrapped__", "_call", "_signature", "name")
+
+    def __init__(self, function: Callable[..., Any], signature: tuple[Any, ...]) -> None:
+        self.name = f"{function.__module__}.{function.__qualname__}"
+        self.__wrapped__ = function
+        self._signature = signature
+        self._call: Callable[..., Any] | None = None
+        _KERNELS.append(self)
+
+    def compile(self) -> None:
+        if getattr(config, "DISABLE_JIT", 0):
+            self._call = self.__wrapped__
+            return
+        dispatcher = njit(cache=True, nogil=True)(self.__wrapped__)
+        dispatcher.compile(self._signature)
+        dispatcher.disable_compile()
+        self._call = dispatcher
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._call is None:
+            self.compile()
+        return self._call(*arguments)  # type: ignore[misc]
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._call is not None
+
+
+def kernel(*signature: Any) -> Callable[[Callable[..., Any]], Kernel]:
+    """Make a function a kernel of the given argument types."""
+    return lambda function: Kernel(function, signature)
+
+
+def inner(function: F) -> F:
+    """Make a function callable from the kernels of its own file."""
+    return cast("F", njit(cache=True, nogil=True)(function))
+
+
+def kernels() -> tuple[Kernel, ...]:
+    """Every kernel of the modules imported so far."""
+    return tuple(_KERNELS)

@@ -1,0 +1,244 @@
+"""RowImage: the one normal form of rows, from which equality, order, hash and routing are all taken.
+
+A row becomes a few u64 lanes that order as its values do: per column a NULL flag if it may be NULL (1 is
+NULL, so NULL sorts last), then its value: one lane, two for a numeric, and for a text its first 8 bytes,
+with the whole text in a slot beside. Numbers are offset, floats are made monotone (NaN is beyond infinity).
+Since all operators use this one form, they cannot disagree about which rows are equal.
+
+Texts are not copied unless several columns must share one buffer. `decode` is the exact inverse of `encode`.
+
+Does not: choose the canonical form of values (columns.py does), or know about times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm_arrangements.columns import DTYPES, Column, ColumnSpec, ColumnType
+from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow
+from shm_arrangements.kernels import gather, hashing
+from shm_arrangements.kernels import rows as kernels
+
+Ints = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+_SIGN: Final = np.uint64(1 << 63)
+_NO_WORDS: Final = np.empty(0, np.uint64)
+_NO_TEXT: Final = np.empty(0, np.uint8)
+
+
+@dataclass(frozen=True)
+class RowSpec:
+    """The types of a row's columns, each with whether it may be NULL; fixes the lanes."""
+
+    types: tuple[tuple[ColumnType, bool], ...]
+
+    @staticmethod
+    def of(columns: Sequence[ColumnSpec]) -> RowSpec:
+        return RowSpec(tuple((c.type, c.nullable) for c in columns))
+
+    @cached_property
+    def kinds(self) -> NDArray[np.uint8]:
+        """(L,) kind of each lane, as in kernels/hashing.py."""
+        kinds: list[int] = []
+        for type_, nullable in self.types:
+            if nullable:
+                kinds.append(hashing.NULL_FLAG)
+            if type_ is ColumnType.TEXT:
+                kinds.append(hashing.TEXT)
+            elif type_ is ColumnType.NUMERIC:
+                kinds += (hashing.VALUE_HIGH, hashing.VALUE)
+            else:
+                kinds.append(hashing.VALUE)
+        return np.array(kinds, np.uint8)
+
+    @cached_property
+    def text_columns(self) -> tuple[int, ...]:
+        """Positions of the TEXT columns; the k-th owns text slot k."""
+        return tuple(i for i, (type_, _) in enumerate(self.types) if type_ is ColumnType.TEXT)
+
+    def prefix(self, columns: int) -> RowSpec:
+        """The spec of the first `columns` columns; its lanes are the first lanes of this one."""
+        return self if columns == len(self.types) else RowSpec(self.types[:columns])
+
+
+@dataclass(frozen=True, slots=True)
+class RowImage:
+    """n rows: lanes (n, L) uint64, C order; text slots [text_lo, text_hi) (n, T) int64 into text uint8."""
+
+    spec: RowSpec
+    lanes: Words
+    text_lo: NDArray[np.int64]
+    text_hi: NDArray[np.int64]
+    text: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.lanes)
+
+    def take(self, rows: Ints) -> RowImage:
+        """The image of `rows` (m,); lanes copied, text bytes shared."""
+        lo, hi = self.text_lo.take(rows, axis=0), self.text_hi.take(rows, axis=0)
+        return RowImage(self.spec, self.lanes.take(rows, axis=0), lo, hi, self.text)
+
+    def hash(self, columns: int | None = None) -> Words:
+        """(n,) hash of the values of the first `columns` columns (None: all).
+
+        The same values hash the same whether their columns may be NULL or not.
+        """
+        spec = self.spec if columns is None else self.spec.prefix(columns)
+        out = np.empty(len(self.lanes), np.uint64)
+        hashing.hash_rows(self.lanes, spec.kinds, self.text_lo, self.text_hi, self.text, out)
+        return out
+
+    def equal(self, rows: Ints, other: RowImage, other_rows: Ints) -> NDArray[np.bool_]:
+        """(m,) whether rows[k] here equals other_rows[k] there. Specs must be the same."""
+        if self.spec != other.spec:
+            raise InvariantViolation("rows of different specs compared", left=self.spec, right=other.spec)
+        out = np.empty(len(rows), np.bool_)
+        kernels.equal_rows(
+            self.lanes, self.text_lo, self.text_hi, self.text, rows,
+            other.lanes, other.text_lo, other.text_hi, other.text, other_rows, self.spec.kinds, out,
+        )  # fmt: skip
+        return out
+
+    def sort_order(self, code: Words | None = None, times: Words | None = None) -> Ints:
+        """(n,) the stable permutation that sorts by (code if given, row, time if given); NULL last."""
+        n = len(self.lanes)
+        order = np.arange(n, dtype=np.int64)
+        if n > 1:
+            kernels.sort_rows(
+                _NO_WORDS if code is None else code,
+                self.lanes, self.spec.kinds, self.text_lo, self.text_hi, self.text,
+                _NO_WORDS if times is None else times,
+                order, np.empty(n, np.int64), np.empty(n, np.uint64), np.empty(n, np.uint64),
+                np.empty(2048, np.int64), np.empty(3 * (n // 192 + 2), np.int64),
+            )  # fmt: skip
+        return order
+
+    def run_starts(self, order: Ints) -> Ints:
+        """Positions in `order` where a run of equal rows begins, ascending; `order` must be sorted by row."""
+        out = np.empty(len(order), np.int64)
+        runs = kernels.run_starts(
+            self.lanes, self.spec.kinds, self.text_lo, self.text_hi, self.text, order, out
+        )
+        return out[:runs]
+
+    def consolidate(self, order: Ints, diffs: Ints, times: Words | None = None) -> tuple[Ints, Ints]:
+        """Rows and sums of diffs of neighbours in sorted `order` equal in row (and time if given).
+
+        Returns (rows (k,), sums (k,)) without zero sums, in order.
+        Raises: MultiplicityOverflow if a sum leaves 64 bits.
+        """
+        rows = np.empty(len(order), np.int64)
+        sums = np.empty(len(order), np.int64)
+        kept = kernels.consolidate(
+            self.lanes, self.spec.kinds, self.text_lo, self.text_hi, self.text,
+            _NO_WORDS if times is None else times, diffs, order, rows, sums,
+        )  # fmt: skip
+        if kept < 0:
+            raise MultiplicityOverflow("a sum of diffs is beyond 64 bits")
+        return rows[:kept], sums[:kept]
+
+
+def encode(columns: Sequence[Column], spec: RowSpec, rows: int | None = None) -> RowImage:
+    """The image of `columns`, in the order given.
+
+    rows: how many, needed only for zero columns.
+    Raises: ValueError if a NULL is in a column that the spec says has none.
+    """
+    n = len(columns[0]) if columns else int(rows or 0)
+    lanes = np.empty((n, len(spec.kinds)), np.uint64)
+    lo, hi, text = _text_slots([columns[i] for i in spec.text_columns], n)
+    lane = slot = 0
+    for column, (type_, nullable) in zip(columns, spec.types, strict=True):
+        if column.type is not type_ or len(column) != n:
+            raise InvariantViolation(
+                "column does not fit its row", column=repr(column), type=type_.name, rows=n
+            )
+        if nullable:
+            validity = column.validity if column.has_validity else None
+            lanes[:, lane] = 0 if validity is None else ~validity
+            lane += 1
+        elif column.has_validity and column.null_count:
+            raise ValueError(f"NULL in a column of type {type_.name.lower()} that has none")
+        if type_ is ColumnType.TEXT:
+            hashing.text_lanes(text, lo, hi, slot, lanes, lane)
+            slot += 1
+        elif type_ is ColumnType.NUMERIC:
+            np.bitwise_xor(column.values[:, 1], _SIGN, out=lanes[:, lane])
+            lane += 1
+            lanes[:, lane] = column.values[:, 0]
+        elif type_ is ColumnType.BOOL:
+            lanes[:, lane] = column.values
+        elif type_ is ColumnType.FLOAT64:
+            bits = column.values.view(np.int64)
+            np.bitwise_xor(bits.view(np.uint64), (bits >> 63).view(np.uint64) | _SIGN, out=lanes[:, lane])
+        else:
+            np.bitwise_xor(column.values.view(np.uint64), _SIGN, out=lanes[:, lane])
+        lane += 1
+    return RowImage(spec, lanes, lo, hi, text)
+
+
+def decode(image: RowImage, rows: Ints | None = None) -> tuple[Column, ...]:
+    """The columns of `rows` (None: all) of an image; NULLs in the canonical form."""
+    lanes = image.lanes if rows is None else image.lanes.take(rows, axis=0)
+    out: list[Column] = []
+    lane = slot = 0
+    for type_, nullable in image.spec.types:
+        validity: NDArray[np.bool_] | None = None
+        if nullable:
+            validity = lanes[:, lane] == 0
+            validity = None if validity.all() else validity
+            lane += 1
+        offsets: Ints | None = None
+        values: NDArray[Any]
+        if type_ is ColumnType.TEXT:
+            lo, hi = (e[:, slot] if rows is None else e[rows, slot] for e in (image.text_lo, image.text_hi))
+            lo, hi = np.ascontiguousarray(lo), np.ascontiguousarray(hi)
+            offsets = np.empty(len(lo) + 1, np.int64)
+            values = np.empty(gather.span_offsets(lo, hi, offsets), np.uint8)
+            gather.gather_spans(image.text, lo, offsets, values)
+            slot += 1
+        elif type_ is ColumnType.NUMERIC:
+            values = np.empty((len(lanes), 2), np.uint64)
+            np.bitwise_xor(lanes[:, lane], _SIGN, out=values[:, 1])
+            lane += 1
+            values[:, 0] = lanes[:, lane]
+        elif type_ is ColumnType.BOOL:
+            values = lanes[:, lane] != 0
+        elif type_ is ColumnType.FLOAT64:
+            bits = lanes[:, lane].view(np.int64)
+            values = (bits.view(np.uint64) ^ ((~bits >> 63).view(np.uint64) | _SIGN)).view(np.float64)
+        else:
+            values = (lanes[:, lane] ^ _SIGN).view(np.int64)
+        lane += 1
+        out.append(Column(type_, values.astype(DTYPES[type_], copy=False), offsets, validity))
+    return tuple(out)
+
+
+def _text_slots(columns: list[Column], n: int) -> tuple[Ints, Ints, NDArray[np.uint8]]:
+    if not columns:
+        none = np.empty((n, 0), np.int64)
+        return none, none, _NO_TEXT
+    if len(columns) == 1:
+        offsets = columns[0].offsets
+        assert offsets is not None
+        return offsets[:-1].reshape(n, 1), offsets[1:].reshape(n, 1), columns[0].values
+    lo = np.empty((n, len(columns)), np.int64)
+    hi = np.empty((n, len(columns)), np.int64)
+    parts, total = [], 0
+    for slot, column in enumerate(columns):
+        offsets = column.offsets
+        assert offsets is not None
+        first, last = int(offsets[0]), int(offsets[-1])
+        np.add(offsets[:-1], total - first, out=lo[:, slot])
+        np.add(offsets[1:], total - first, out=hi[:, slot])
+        parts.append(column.values[first:last])
+        total += last - first
+    return lo, hi, np.concatenate(parts)

@@ -1,0 +1,116 @@
+"""Updates: columns, times and diffs of some updates, in any order; the thing that flows.
+
+An update is (row, time, diff). A collection at time t is the sum of its updates at times up to t, so the
+order of updates and how a diff is split among equal ones say nothing; `consolidate` gives the one least
+form.
+
+Does not: own a schema (names live with whoever interprets the columns), or say which interval it covers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shm_arrangements.columns import Bools, Column, ColumnType, Ints
+from shm_arrangements.errors import InvariantViolation
+from shm_arrangements.rows import RowSpec, Words, encode
+
+
+class Updates:
+    """columns in row order, each (n,); times (n,) uint64; diffs (n,) int64."""
+
+    __slots__ = ("columns", "diffs", "times")
+
+    def __init__(self, columns: tuple[Column, ...], times: Words, diffs: Ints) -> None:
+        n = len(times)
+        if len(diffs) != n or any(len(c) != n for c in columns):
+            raise InvariantViolation(
+                "columns, times and diffs differ in length",
+                columns=[len(c) for c in columns],
+                times=n,
+                diffs=len(diffs),
+            )
+        self.columns = columns
+        self.times = times
+        self.diffs = diffs
+
+    @classmethod
+    def empty(cls, types: Sequence[ColumnType]) -> Updates:
+        return cls(tuple(Column.empty(t) for t in types), np.empty(0, np.uint64), np.empty(0, np.int64))
+
+    @classmethod
+    def from_rows(
+        cls, types: Sequence[ColumnType], rows: Sequence[tuple[Sequence[Any], int, int]]
+    ) -> Updates:
+        """Of (row, time, diff) triples of Python values. For tests and small inputs.
+
+        Raises: ValueError as `Column.from_pylist`.
+        """
+        columns = tuple(Column.from_pylist(t, [row[i] for row, _, _ in rows]) for i, t in enumerate(types))
+        times = np.array([time for _, time, _ in rows], np.uint64)
+        return cls(columns, times, np.array([diff for _, _, diff in rows], np.int64))
+
+    @classmethod
+    def concat(cls, parts: Sequence[Updates]) -> Updates:
+        """All updates of at least one part."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = tuple(Column.concat(cs[0].type, cs) for cs in zip(*(p.columns for p in parts), strict=True))
+        times = np.concatenate([p.times for p in parts])
+        return cls(columns, times, np.concatenate([p.diffs for p in parts]))
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    @property
+    def types(self) -> tuple[ColumnType, ...]:
+        return tuple(c.type for c in self.columns)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(c.nbytes for c in self.columns) + self.times.nbytes + self.diffs.nbytes
+
+    def take(self, rows: Ints) -> Updates:
+        return Updates(
+            tuple(c.take(rows) for c in self.columns), self.times.take(rows), self.diffs.take(rows)
+        )
+
+    def slice(self, lo: int, hi: int) -> Updates:
+        """Updates lo..hi, sharing memory."""
+        return Updates(tuple(c.slice(lo, hi) for c in self.columns), self.times[lo:hi], self.diffs[lo:hi])
+
+    def filter(self, mask: Bools) -> Updates:
+        return self.take(np.flatnonzero(mask))
+
+    def with_columns(self, columns: tuple[Column, ...]) -> Updates:
+        """The same times and diffs for other columns."""
+        return Updates(columns, self.times, self.diffs)
+
+    def advance_to(self, time: int) -> Updates:
+        """Times before `time` rounded up to it."""
+        return Updates(self.columns, np.maximum(self.times, np.uint64(time)), self.diffs)
+
+    def consolidate(self) -> Updates:
+        """Sorted by row, then time; equal (row, time) summed; zero sums dropped.
+
+        Raises: MultiplicityOverflow if a sum leaves 64 bits.
+        """
+        image = encode(self.columns, self._row_spec(), rows=len(self))
+        rows, sums = image.consolidate(image.sort_order(times=self.times), self.diffs, self.times)
+        columns = tuple(c.take(rows) for c in self.columns)
+        return Updates(columns, self.times.take(rows), sums)
+
+    def to_rows(self) -> list[tuple[tuple[Any, ...], int, int]]:
+        """The (row, time, diff) triples as Python values. For tests and printing."""
+        values = [c.to_pylist() for c in self.columns]
+        rows = list(zip(*values, strict=True)) if values else [()] * len(self)
+        return list(zip(rows, self.times.tolist(), self.diffs.tolist(), strict=True))
+
+    def _row_spec(self) -> RowSpec:
+        return RowSpec(tuple((c.type, c.has_validity) for c in self.columns))
+
+    def __repr__(self) -> str:
+        return f"Updates({', '.join(t.name for t in self.types)}, n={len(self)})"
