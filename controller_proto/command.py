@@ -1,12 +1,10 @@
-"""Commands, controller to replica. One frozen Struct each; `t` is the tag on the wire. New fields have defaults.
+"""Commands, controller to replica. One frozen Struct each; `t` is the tag on the wire.
 
-Every command carries `seq` (rising, per connection); a refusal names it. Success is silent, `Sync` asks for
-an answer when all before it were validated. Stages are `stage.py`'s.
+New fields have defaults. Every command carries `seq` (rising, per connection); a refusal names it. Success is
+silent, `Sync` asks for an answer when all before it were validated. Stages are `stage.py`'s.
 """
 
 from __future__ import annotations
-
-from typing import Annotated
 
 import msgspec
 
@@ -14,16 +12,14 @@ from controller_proto.dataflow import DataflowHeader, WireFrontier
 from controller_proto.expr import Expr
 from controller_proto.ids import GlobalId
 from controller_proto.plan import OrderBy
-from controller_proto.schema import Row
+from controller_proto.schema import U64, Row
 
 __all__ = [
-    "AllowCompaction", "AllowWrites", "CancelPeek", "Command", "CreateDataflow", "CreateInstance", "Finishing", "Hello",
-    "InitializationComplete", "Peek", "Schedule", "Sync", "TestHook", "UpdateConfiguration",
+    "AllowCompaction", "AllowWrites", "CancelPeek", "Command", "CreateDataflow", "CreateInstance",
+    "Finishing", "Hello", "InitializationComplete", "Peek", "Schedule", "Sync", "TestHook", "UpdateConfiguration",
 ]  # fmt: skip
 
 PROTOCOL_VERSION = 1
-
-U64 = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Command(msgspec.Struct, frozen=True, tag_field="t"):
@@ -31,11 +27,11 @@ class _Command(msgspec.Struct, frozen=True, tag_field="t"):
 
 
 class Hello(_Command, frozen=True, tag="hello"):
-    """First on every connection. kind `controller` fences older controllers by `epoch`; `reader` only peeks."""
+    """First on every connection. kind `controller` fences older ones by `epoch`; `reader` only peeks."""
 
     nonce: str
     epoch: U64 = 0
-    version: int = PROTOCOL_VERSION
+    version: U64 = PROTOCOL_VERSION
     kind: str = "controller"
     token: str = ""
 
@@ -88,8 +84,8 @@ class Finishing(msgspec.Struct, frozen=True):
     maps: tuple[Expr, ...] = ()
     predicates: tuple[Expr, ...] = ()
     order_by: tuple[OrderBy, ...] = ()
-    limit: int | None = None
-    offset: int = 0
+    limit: U64 | None = None
+    offset: U64 = 0
     projection: tuple[int, ...] | None = None
 
 
@@ -117,7 +113,8 @@ class Sync(_Command, frozen=True, tag="sync"):
 class TestHook(_Command, frozen=True, tag="test-hook"):
     """Only honoured by a daemon started with --test-hooks; else refused `unauthorized`.
 
-    process: `mux`, `maintenance/0`, `interactive/0`. action: `stall`, `release`, or `failpoint:ACTION` with `name`.
+    process: `mux`, `maintenance/0`, `interactive/0`. action: `stall`, `release`, or `failpoint:ACTION` with
+    `name`.
     """
 
     process: str
@@ -126,6 +123,6 @@ class TestHook(_Command, frozen=True, tag="test-hook"):
 
 
 Command = (
-    Hello | CreateInstance | UpdateConfiguration | InitializationComplete | CreateDataflow | Schedule | AllowWrites
-    | AllowCompaction | Peek | CancelPeek | Sync | TestHook
+    Hello | CreateInstance | UpdateConfiguration | InitializationComplete | CreateDataflow | Schedule
+    | AllowWrites | AllowCompaction | Peek | CancelPeek | Sync | TestHook
 )  # fmt: skip

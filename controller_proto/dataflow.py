@@ -8,21 +8,26 @@ Frontiers on the wire are tuples: `(t,)` is the frontier at t, `()` the empty on
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
-from controller_proto.ids import GlobalId
+from controller_proto.ids import GlobalId, is_transient
 from controller_proto.plan import Plan
-from controller_proto.schema import Schema
+from controller_proto.schema import U64, Schema
 
-__all__ = ["Build", "DataflowBody", "DataflowHeader", "Export", "IndexImport", "SourceImport", "WireFrontier", "is_one_shot"]
+__all__ = [
+    "MAX_TIME", "Build", "DataflowBody", "DataflowHeader", "Export", "IndexImport", "SourceImport",
+    "WireFrontier", "is_one_shot",
+]  # fmt: skip
 
-WireFrontier = tuple[int, ...]
+WireFrontier = Annotated[tuple[U64, ...], msgspec.Meta(max_length=1)]
 
 MAX_TIME = (1 << 64) - 1
 
 
 class SourceImport(msgspec.Struct, frozen=True):
-    """The shard `shard`, readable in the dataflow as `id`; `upper` is the shard's upper the controller has seen."""
+    """The shard `shard`, readable as `id`; `upper` is the upper of the shard that the controller has seen."""
 
     id: GlobalId
     shard: str
@@ -31,13 +36,13 @@ class SourceImport(msgspec.Struct, frozen=True):
 
 
 class IndexImport(msgspec.Struct, frozen=True):
-    """The arrangement of index `id`; the collection it arranges is readable by its own id (`on`) and by `id`."""
+    """The arrangement of index `id`; what it arranges is readable by its own id (`on`) and by `id`."""
 
     id: GlobalId
 
 
 class Export(msgspec.Struct, frozen=True):
-    """kind: `index` (key: columns of `on`), or `materialized-view`, `subscribe`, `copy-to` (refused by name as yet).
+    """kind: `index` (key: columns of `on`); `materialized-view`, `subscribe`, `copy-to` are refused by name.
 
     `schema` is the schema of `on`; the owner checks it against the plan.
     """
@@ -51,8 +56,8 @@ class Export(msgspec.Struct, frozen=True):
 
 class DataflowHeader(msgspec.Struct, frozen=True):
     name: str
-    as_of: int
-    until: int | None
+    as_of: U64
+    until: U64 | None
     source_imports: tuple[SourceImport, ...]
     index_imports: tuple[IndexImport, ...]
     exports: tuple[Export, ...]
@@ -69,8 +74,8 @@ class DataflowBody(msgspec.Struct, frozen=True):
 
 def is_one_shot(header: DataflowHeader) -> bool:
     """Whether the dataflow is a query: only transient indexes out, one single time in."""
-    from controller_proto.ids import is_transient
-
-    return bool(header.exports) and all(
-        e.kind == "index" and is_transient(e.id) for e in header.exports
-    ) and (header.as_of == MAX_TIME or header.until == header.as_of + 1)
+    return (
+        bool(header.exports)
+        and all(e.kind == "index" and is_transient(e.id) for e in header.exports)
+        and (header.as_of == MAX_TIME or header.until == header.as_of + 1)
+    )

@@ -7,11 +7,15 @@ answered by `Refused` or by a `PeekError`, both of which carry a code of `CODES`
 
 from __future__ import annotations
 
-__all__ = ["CODES", "CodecError", "FrameTooLarge", "LocalProtocolError", "ProtocolError", "Refusal", "RemoteProtocolError"]
+__all__ = [
+    "CODES", "CodecError", "FrameTooLarge", "LocalProtocolError", "ProtocolError", "Refusal",
+    "RemoteProtocolError",
+]  # fmt: skip
 
 CODES = frozenset({
-    "unknown-id", "duplicate-id", "dropped", "invalid-plan", "invalid-stage", "unknown-message", "bad-message",
-    "incompatible-config", "unknown-setting", "below-since", "unauthorized", "limit", "duplicate-uuid",
+    "unknown-id", "duplicate-id", "dropped", "invalid-plan", "invalid-stage", "unknown-message",
+    "bad-message", "incompatible-config", "unknown-setting", "below-since", "unauthorized",
+    "limit", "duplicate-uuid",
     "invalid-data", "multiplicity-overflow", "eval-error", "recursion-limit", "non-monotonic",
     "result-too-large", "wait-limit", "timeout", "fenced", "frame-too-large", "bad-frame", "disconnected",
     "writer-gone", "upper-mismatch", "unknown-shard", "schema-mismatch", "format-mismatch",
@@ -52,7 +56,7 @@ class FrameTooLarge(RemoteProtocolError):
 class CodecError(ProtocolError):
     """A whole frame that is not a message we know: answered `Refused`, the connection stays.
 
-    code is `unknown-message` (tag not known) or `bad-message` (fields missing, of the wrong type, out of range).
+    code is `unknown-message` (tag not known) or `bad-message` (fields missing, mistyped or out of range).
     `seq` is the sender's sequence number if it could be read, else None.
     """
 
@@ -62,4 +66,4 @@ class CodecError(ProtocolError):
 
 
 class Refusal(ProtocolError):
-    """A command was judged and refused; it had no effect. The judge raises it, the shell answers `Refused`."""
+    """A command was judged and refused, without effect. The judge raises it, the shell answers `Refused`."""

@@ -2,8 +2,8 @@
 
 Functions of `Call`: `+ - * / %` (two numbers of one type; bigint with bigint, double with double, numeric
 with numeric; bigint is widened to the other side's type), unary `neg`, `= != < <= > >=` (any one type),
-`and or not`, `is_null is_true is_false`, `||` (text). A division by zero, a bigint overflow, are errors in data
-(`eval-error: division by zero`, `eval-error: bigint out of range`), never exceptions.
+`and or not`, `is_null is_true is_false`, `||` (text). A division by zero, a bigint overflow, are errors in
+data (`eval-error: division by zero`, `eval-error: bigint out of range`), never exceptions.
 """
 
 from __future__ import annotations

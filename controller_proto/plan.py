@@ -10,11 +10,11 @@ import msgspec
 
 from controller_proto.expr import Expr
 from controller_proto.ids import GlobalId
-from controller_proto.schema import Row, Schema
+from controller_proto.schema import I64, U64, Row, Schema
 
 __all__ = [
-    "Aggregate", "ArrangeBy", "Constant", "FlatMap", "Get", "Join", "Let", "LetRec", "Mfp", "Negate", "OrderBy", "Plan",
-    "Reduce", "Threshold", "TopK", "Union",
+    "Aggregate", "ArrangeBy", "Constant", "FlatMap", "Get", "Join", "Let", "LetRec", "Mfp", "Negate",
+    "OrderBy", "Plan", "Reduce", "Threshold", "TopK", "Union",
 ]  # fmt: skip
 
 
@@ -25,13 +25,13 @@ class Get(msgspec.Struct, frozen=True, tag="get", tag_field="p"):
 
 
 class Constant(msgspec.Struct, frozen=True, tag="constant", tag_field="p"):
-    rows: tuple[tuple[Row, int], ...]
+    rows: tuple[tuple[Row, I64], ...]
     schema: Schema
     error: str = ""
 
 
 class Mfp(msgspec.Struct, frozen=True, tag="mfp", tag_field="p"):
-    """Append `maps` as columns (a later one sees the earlier), keep rows where all `predicates` are true, project.
+    """Append `maps` as columns (each sees those before it), keep rows where all `predicates` hold, project.
 
     `projection` None keeps all columns; it may repeat and reorder.
     """
@@ -60,12 +60,23 @@ class Join(msgspec.Struct, frozen=True, tag="join", tag_field="p"):
     kind: str = "differential"
 
 
+class OrderBy(msgspec.Struct, frozen=True):
+    column: int
+    descending: bool = False
+    nulls_first: bool = False
+
+
 class Aggregate(msgspec.Struct, frozen=True):
-    """function: `count`, `sum`, `min`, `max`; `expr` None is `count(*)`."""
+    """function: `count`, `sum`, `min`, `max`; `expr` None is `count(*)`. Others are refused by name as yet.
+
+    `args` are those after the first; `order_by` says in which order an ordered aggregate takes its rows.
+    """
 
     function: str
     expr: Expr | None = None
     distinct: bool = False
+    args: tuple[Expr, ...] = ()
+    order_by: tuple[OrderBy, ...] = ()
 
 
 class Reduce(msgspec.Struct, frozen=True, tag="reduce", tag_field="p"):
@@ -75,23 +86,17 @@ class Reduce(msgspec.Struct, frozen=True, tag="reduce", tag_field="p"):
     group_key: tuple[Expr, ...]
     aggregates: tuple[Aggregate, ...] = ()
     monotonic: bool = False
-    expected_group_size: int | None = None
-
-
-class OrderBy(msgspec.Struct, frozen=True):
-    column: int
-    descending: bool = False
-    nulls_first: bool = False
+    expected_group_size: U64 | None = None
 
 
 class TopK(msgspec.Struct, frozen=True, tag="top-k", tag_field="p"):
-    """The rows at positions [offset, offset + limit) of each group in `order`, ties broken by the whole row."""
+    """Rows at positions [offset, offset + limit) of each group in `order`, ties broken by the whole row."""
 
     input: Plan
     group_key: tuple[int, ...]
     order: tuple[OrderBy, ...]
     limit: Expr | None = None
-    offset: int = 0
+    offset: U64 = 0
     monotonic: bool = False
 
 
@@ -121,8 +126,11 @@ class Let(msgspec.Struct, frozen=True, tag="let", tag_field="p"):
 class LetRec(msgspec.Struct, frozen=True, tag="let-rec", tag_field="p"):
     bindings: tuple[tuple[GlobalId, Schema, Plan], ...]
     body: Plan
-    limit: int | None = None
+    limit: U64 | None = None
     return_at_limit: bool = False
 
 
-Plan = Get | Constant | Mfp | FlatMap | Join | Reduce | TopK | Negate | Threshold | Union | ArrangeBy | Let | LetRec
+Plan = (
+    Get | Constant | Mfp | FlatMap | Join | Reduce | TopK | Negate | Threshold | Union | ArrangeBy | Let
+    | LetRec
+)  # fmt: skip

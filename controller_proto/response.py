@@ -1,6 +1,6 @@
 """Responses, replica to controller. One frozen Struct each; `t` is the tag on the wire.
 
-`Refused`, `Synced` and `Closing` are about the conversation; `Frontiers` and `PeekResponse` about collections.
+`Refused`, `Synced`, `Closing` are about the conversation, `Frontiers` and `PeekResponse` about collections.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Frontiers(msgspec.Struct, frozen=True, tag="frontiers", tag_field="t"):
 
 
 class PeekRows(msgspec.Struct, frozen=True, tag="rows", tag_field="k"):
-    """columns[c][i] is the value of column c in row i; counts[i] its multiplicity (> 0). `rows` is len(counts).
+    """columns[c][i] is the value of column c in row i; counts[i] its multiplicity (> 0).
 
     Columns and not rows: the daemon converts whole columns at once. Zero-column results still have counts.
     """
@@ -73,7 +73,7 @@ PeekResult = PeekRows | PeekError | PeekCanceled
 
 
 class PeekResponse(msgspec.Struct, frozen=True, tag="peek", tag_field="t"):
-    """Exactly one per peek. `time` is the time read at (None if it never came to that); `served_by` the role."""
+    """One per peek. `time` is the time read at (None if it never came to that); `served_by` the role."""
 
     uuid: str
     result: PeekResult
