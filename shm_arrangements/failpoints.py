@@ -18,7 +18,7 @@ import os
 import signal
 from typing import Final
 
-NAMES: Final = frozenset({"segment.create", "publication.before-flip", "spine.merge", "batch.unlink"})
+NAMES: Final = {"segment.create", "publication.before-flip", "spine.merge", "batch.unlink"}
 ACTIONS: Final = ("off", "error", "exit", "pause")
 EXIT_STATUS: Final = 86
 
@@ -31,6 +31,11 @@ class FailpointError(OSError):
     def __init__(self, name: str) -> None:
         super().__init__(errno.ENOSPC, f"failpoint {name}")
         self.name = name
+
+
+def declare(*names: str) -> None:
+    """Make names of a layer above known; it hits them as ours are hit."""
+    NAMES.update(names)
 
 
 def arm(name: str, action: str, *, times: int = -1) -> None:
