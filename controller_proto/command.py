@@ -16,7 +16,8 @@ from controller_proto.schema import U64, Row
 
 __all__ = [
     "AllowCompaction", "AllowWrites", "CancelPeek", "Command", "CreateDataflow", "CreateInstance",
-    "Finishing", "Hello", "InitializationComplete", "Peek", "Schedule", "Sync", "TestHook", "UpdateConfiguration",
+    "Finishing", "Hello", "InitializationComplete", "Peek", "Schedule", "Sync", "TestHook",
+    "UpdateConfiguration",
 ]  # fmt: skip
 
 PROTOCOL_VERSION = 1
