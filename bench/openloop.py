@@ -90,7 +90,7 @@ def run(
     seconds: float,
     at: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray, set[str]]:
-    """Peek `keys` in turn. Returns when each was due (CLOCK_MONOTONIC, s), its latency (s), and who served."""
+    """Peek `keys` in turn. Returns when each was due (CLOCK_MONOTONIC, s), its latency (s), who served."""
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     connection = PeekSocket(address)
     count = int(rate * seconds)
