@@ -52,6 +52,14 @@ class PublicationClosed(ArrangementError):
     """The arrangement was dropped, or was never published under this name."""
 
 
+class NoSuchInstance(ArrangementError):
+    """No instance lives under that token; or none was named, and not exactly one lives."""
+
+
+class WriterGone(ArrangementError):
+    """The instance that wrote the arrangement has ended; what was mapped before stays readable."""
+
+
 class ShmExhausted(ArrangementError):
     """Shared memory has no room for what was asked; facts: `asked_bytes`, `free_bytes`."""
 
