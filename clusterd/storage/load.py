@@ -1,0 +1,107 @@
+"""Load a Parquet file into a shard, as one append: all of its rows, or none.
+
+Rows get their times from a column of the file: an integer is the time itself, a timestamp counts as
+microseconds since 1970-01-01 UTC. The column stays in the rows. Times have to be at or beyond the shard's
+upper, for what is sealed cannot change; the shard is then sealed up to one past the greatest time.
+
+Does not: stream (the file's columns are in memory at once, since rows must be sorted by time); print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clusterd.convert import column_specs, to_wire_type
+from clusterd.storage.arrow import column_from_arrow, schema_from_arrow
+from clusterd.storage.store import Store
+from controller_proto.errors import Refusal
+from shm_arrangements.columns import Column, ColumnSpec, ColumnType
+from shm_arrangements.frontier import MAX_TIME, Frontier
+from shm_arrangements.updates import Updates
+
+__all__ = ["Loaded", "load_parquet", "updates_from_table"]
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """What a load did; times are None for a file without rows."""
+
+    rows: int
+    min_time: int | None
+    max_time: int | None
+    upper: tuple[int, ...]
+
+
+def load_parquet(
+    store: Store, file: Path, shard_name: str, time_column: str, *, progress: Callable[[int, int], None]
+) -> Loaded:
+    """Append the rows of `file` to the shard, made if it is not there; `progress(rows done, of rows)`.
+
+    Raises Refusal: `format-mismatch` (no Parquet), `schema-mismatch` (a column, or the time column, or a
+    time), `upper-mismatch` (times that are sealed, or another writer was faster).
+    """
+    try:
+        source = pq.ParquetFile(file)
+    except pa.ArrowInvalid as error:
+        raise Refusal("format-mismatch", f"{file} is not a Parquet file: {error}") from error
+    with source:
+        schema = schema_from_arrow(source.schema_arrow)
+        specs = column_specs(schema)
+        at = _time_position(specs, time_column)
+        shard = store.create_shard(shard_name, schema)
+        total, done = source.metadata.num_rows, 0
+        pieces = []
+        for group in range(source.num_row_groups):
+            pieces.append(updates_from_table(source.read_row_group(group), specs, at))
+            done += len(pieces[-1])
+            progress(done, total)
+    upper = shard.upper
+    if not done:
+        return Loaded(0, None, None, upper.to_wire())
+    updates = Updates.concat(pieces)
+    least, most = int(updates.times.min()), int(updates.times.max())
+    new_upper = Frontier.empty() if most == MAX_TIME else Frontier.at(most + 1)
+    shard.append(updates, upper, Frontier.join(upper, new_upper))
+    return Loaded(done, least, most, shard.upper.to_wire())
+
+
+def _time_position(specs: tuple[ColumnSpec, ...], name: str) -> int:
+    names = [spec.name for spec in specs]
+    if name not in names:
+        raise Refusal(
+            "schema-mismatch", f"no column {name!r} to take times from", f"there are: {', '.join(names)}"
+        )
+    spec = specs[names.index(name)]
+    if spec.type not in (ColumnType.INT64, ColumnType.TIMESTAMP):
+        type_ = to_wire_type(spec.type).value
+        raise Refusal("schema-mismatch", f"time column {name!r} is {type_}", "bigint or timestamp is needed")
+    return names.index(name)
+
+
+def updates_from_table(table: Any, specs: tuple[ColumnSpec, ...], time_position: int) -> Updates:
+    """The rows of a `pa.Table`, once each, at the times that the column at `time_position` says.
+
+    Raises Refusal(`schema-mismatch`) if a time is NULL or negative, or a value has no place in its column.
+    """
+    columns = tuple(
+        column_from_arrow(table.column(i), spec.type, name=spec.name) for i, spec in enumerate(specs)
+    )
+    return Updates(
+        columns, _times(columns[time_position], specs[time_position].name), np.ones(len(table), np.int64)
+    )
+
+
+def _times(column: Column, name: str) -> Any:
+    if column.null_count:
+        raise Refusal("schema-mismatch", f"time column {name!r} has {column.null_count} NULLs")
+    if len(column) and int(column.values.min()) < 0:
+        raise Refusal(
+            "schema-mismatch", f"time column {name!r} has the negative time {int(column.values.min())}"
+        )
+    return column.values.astype(np.uint64)
