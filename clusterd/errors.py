@@ -1,0 +1,47 @@
+"""What can go wrong in the daemon itself, as against in the conversation (controller_proto.errors).
+
+A `DaemonError` carries the exit code it ends the process with. `InvariantViolation` is our own bug.
+
+Does not: name errors of data or of the wire; those are answers, not exceptions.
+"""
+
+from __future__ import annotations
+
+from clusterd import exit_codes
+
+__all__ = ["DaemonError", "InvariantViolation", "SocketInUse", "UsageError"]
+
+
+class DaemonError(Exception):
+    """Ends the daemon. `exit_code` says how, `hint` what to do about it."""
+
+    exit_code = exit_codes.START_FAILED
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+
+class SocketInUse(DaemonError):
+    """A live daemon listens on the path."""
+
+    exit_code = exit_codes.SOCKET_IN_USE
+
+
+class UsageError(DaemonError):
+    """What was asked for on the command line cannot be done."""
+
+    exit_code = exit_codes.USAGE
+
+
+class InvariantViolation(Exception):
+    """Something that cannot happen did. `facts` say what was seen."""
+
+    def __init__(self, message: str, **facts: object) -> None:
+        told = ", ".join(f"{name}={value!r}" for name, value in facts.items())
+        super().__init__(f"{message} ({told})" if told else message)
+        self.facts = facts

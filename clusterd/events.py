@@ -1,0 +1,115 @@
+"""What the daemon tells its operator: typed events, one JSON line each on stderr.
+
+`emit` never waits: a line that stderr has no room for is dropped and counted, and the next one that gets
+through says how many were. A pipe that polls writable takes PIPE_BUF bytes at once, so longer lines are cut.
+
+Does not: serve as a debug log; pure cores return effects, kernels say nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from typing import Any
+
+import msgspec
+
+__all__ = [
+    "ClientClosed", "ControllerFenced", "Event", "InstanceSwept", "ProcessDied", "StaleSocketReplaced",
+    "StartFailed", "StopTimedOut", "Stopped", "Stopping", "emit",
+]  # fmt: skip
+
+_LINE_BYTES = select.PIPE_BUF  # what a pipe that polls writable is sure to take whole
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
+    """Base; the class name is the tag. Fields are facts: counts, ids, names."""
+
+
+class ProcessDied(Event, frozen=True):
+    """R1: `process` ended though nobody asked it to; the daemon ends with it. `reason` is one phrase."""
+
+    process: str
+    pid: int
+    reason: str
+    exit_code: int
+    signal: str = ""
+    exception: str = ""
+    traceback: str = ""
+
+
+class StartFailed(Event, frozen=True):
+    """The daemon could not start."""
+
+    reason: str
+    exit_code: int
+    hint: str = ""
+
+
+class Stopping(Event, frozen=True):
+    signal: str
+
+
+class Stopped(Event, frozen=True):
+    pass
+
+
+class StopTimedOut(Event, frozen=True):
+    """These did not leave in time and were killed."""
+
+    processes: tuple[str, ...]
+    deadline_s: float
+
+
+class InstanceSwept(Event, frozen=True):
+    """Leftovers of dead instances were removed at start."""
+
+    tokens: tuple[str, ...]
+
+
+class StaleSocketReplaced(Event, frozen=True):
+    path: str
+
+
+class ControllerFenced(Event, frozen=True):
+    """Session `older` was closed because a controller with a later epoch came as session `newer`."""
+
+    older: int
+    newer: int
+
+
+class ClientClosed(Event, frozen=True):
+    """The daemon closed a connection, and why."""
+
+    session: int
+    code: str
+    message: str
+
+
+_encode = msgspec.json.Encoder().encode
+_dropped = 0
+
+
+def emit(event: Event, *, fd: int = 2) -> bool:
+    """Write `event` as one line to `fd`; False if it was dropped since the reader is behind or gone."""
+    global _dropped
+    facts: dict[str, Any] = {"ts": round(time.time(), 3), "pid": os.getpid(), **msgspec.to_builtins(event)}
+    if _dropped:
+        facts["dropped_events"] = _dropped
+    line = _encode(facts)
+    if len(line) >= _LINE_BYTES and (text := facts.get("traceback")):
+        keep = max(0, len(text) - (len(line) - _LINE_BYTES) - 64)  # the end of a traceback says most
+        facts["traceback"] = "..." + text[-keep:] if keep else "..."
+        line = _encode(facts)
+    poll = select.poll()
+    try:
+        poll.register(fd, select.POLLOUT)
+        if any(seen & select.POLLOUT for _, seen in poll.poll(0)):
+            os.write(fd, line[: _LINE_BYTES - 1] + b"\n")
+            _dropped = 0
+            return True
+    except OSError:
+        pass
+    _dropped += 1
+    return False
