@@ -55,7 +55,7 @@ LAYERS = {
     "clusterd": [
         ["errors", "events", "config", "exit_codes", "internal"],
         ["convert", "process", "dataflow.updates", "multiplexer"],
-        ["dataflow.operator", "render.expr", "storage", "operators.kernels"],
+        ["dataflow.operator", "render.functions", "render.expr", "storage", "operators.kernels"],
         ["operators"], ["dataflow"], ["render"], ["runtime"], ["link"], ["runtime.loop"], ["endpoint"],
         ["supervisor"], ["launcher", "client"], ["driver"], ["driver_cli", "__main__"],
     ],

@@ -1,0 +1,550 @@
+"""A naive interpreter of plans: Python values, one time at a time, no code of the product but its data types.
+
+A collection at one time is two dicts of counts, rows and errors. A plan at a time is a function of its inputs
+at that time, so no incremental reasoning enters here: whatever the product answers at t must be this.
+
+Values are None, bool, int, float, str; numerics are int. Floats are canonical (0.0 for -0.0, one NaN), so
+that rows can be keys of a dict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cmp_to_key
+from typing import Any
+
+from controller_proto.dataflow import DataflowBody
+from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal
+from controller_proto.plan import (
+    Aggregate,
+    ArrangeBy,
+    Get,
+    Join,
+    Mfp,
+    Negate,
+    OrderBy,
+    Plan,
+    Reduce,
+    TopK,
+    Union,
+)
+from controller_proto.schema import ColumnType
+
+Row = tuple[Any, ...]
+Types = tuple[ColumnType, ...]
+
+NAN = float("nan")
+I64_MIN, I64_MAX = -(1 << 63), (1 << 63) - 1
+NUMERIC_LIMIT = 10**38
+T = ColumnType
+
+DIVISION = "eval-error: division by zero"
+BIGINT = "eval-error: bigint out of range"
+NUMERIC = "eval-error: numeric out of range"
+DOUBLE = "eval-error: double precision out of range"
+
+
+@dataclass(frozen=True)
+class Err:
+    """An error in place of a value."""
+
+    text: str
+
+
+@dataclass
+class Collection:
+    """What a collection is at one time; counts of zero are absent."""
+
+    types: Types
+    rows: dict[Row, int] = field(default_factory=dict)
+    errs: dict[str, int] = field(default_factory=dict)
+
+    def add(self, row: Row, count: int) -> None:
+        _bump(self.rows, tuple(map(canonical, row)), count)
+
+    def fail(self, error: str, count: int) -> None:
+        _bump(self.errs, error, count)
+
+    def take_errors(self, *others: Collection) -> None:
+        for other in others:
+            for error, count in other.errs.items():
+                self.fail(error, count)
+
+
+def _bump(counts: dict[Any, int], key: Any, count: int) -> None:
+    total = counts.get(key, 0) + count
+    if total:
+        counts[key] = total
+    else:
+        counts.pop(key, None)
+
+
+def canonical(value: Any) -> Any:
+    if isinstance(value, float):
+        return NAN if math.isnan(value) else value + 0.0
+    return value
+
+
+def at(types: Types, history: Iterable[tuple[Row, int, int]], time: int) -> Collection:
+    """The collection at `time` of a history of (row, time, diff)."""
+    out = Collection(types)
+    for row, when, diff in history:
+        if when <= time:
+            out.add(row, diff)
+    return out
+
+
+# Scalars.
+
+
+def compare(a: Any, b: Any) -> int:
+    """Order of two values that are not NULL: NaN is last, text by bytes."""
+    if isinstance(a, str):
+        x, y = a.encode(), b.encode()
+        return (x > y) - (x < y)
+    a_nan, b_nan = (isinstance(v, float) and math.isnan(v) for v in (a, b))
+    if a_nan or b_nan:
+        return int(a_nan) - int(b_nan)
+    return (a > b) - (a < b)
+
+
+def expr_type(expr: Expr, types: Types) -> ColumnType:
+    if isinstance(expr, ColumnRef):
+        return types[expr.index]
+    if isinstance(expr, Literal):
+        return expr.type
+    if isinstance(expr, Case):
+        return _wider(expr_type(expr.then, types), expr_type(expr.otherwise, types))
+    if expr.function in ("+", "-", "*", "/", "%"):
+        return _wider(*(expr_type(a, types) for a in expr.args))
+    if expr.function == "neg":
+        return expr_type(expr.args[0], types)
+    return T.TEXT if expr.function == "||" else T.BOOL
+
+
+def _wider(a: ColumnType, b: ColumnType) -> ColumnType:
+    return b if a is T.INT64 else a
+
+
+def widen(value: Any, to: ColumnType) -> Any:
+    return float(value) if to is T.FLOAT64 and isinstance(value, int) else value
+
+
+def evaluate(expr: Expr, row: Sequence[Any], types: Types) -> Any:
+    """The value, None for NULL, or an Err."""
+    if isinstance(expr, ColumnRef):
+        return row[expr.index]
+    if isinstance(expr, Literal):
+        if expr.type is T.NUMERIC and expr.value is not None:
+            return int(expr.value)
+        return canonical(widen(expr.value, expr.type)) if expr.value is not None else None
+    if isinstance(expr, Case):
+        condition = evaluate(expr.condition, row, types)
+        if isinstance(condition, Err):
+            return condition
+        value = evaluate(expr.then if condition is True else expr.otherwise, row, types)
+        return value if value is None or isinstance(value, Err) else widen(value, expr_type(expr, types))
+    if expr.function in ("and", "or"):
+        return connect([evaluate(a, row, types) for a in expr.args], expr.function == "or")
+    args = [evaluate(a, row, types) for a in expr.args]
+    for value in args:
+        if isinstance(value, Err):
+            return value
+    if expr.function == "is_null":
+        return args[0] is None
+    if expr.function in ("is_true", "is_false"):
+        return args[0] is (expr.function == "is_true")
+    if any(value is None for value in args):
+        return None
+    return _apply(expr, args, [expr_type(a, types) for a in expr.args])
+
+
+def connect(values: Sequence[Any], decisive: bool) -> Any:
+    """AND (False decides) or OR (True decides)."""
+    if any(value is decisive for value in values):
+        return decisive
+    for value in values:
+        if isinstance(value, Err):
+            return value
+    return None if None in values else not decisive
+
+
+def _apply(expr: Call, args: list[Any], types: list[ColumnType]) -> Any:
+    f = expr.function
+    if f == "not":
+        return not args[0]
+    if f == "||":
+        return args[0] + args[1]
+    if f == "neg":
+        return _arithmetic("-", 0.0 if types[0] is T.FLOAT64 else 0, args[0], types[0])
+    type_ = _wider(types[0], types[1])
+    a, b = (widen(value, type_) for value in args)
+    if f in ("+", "-", "*", "/", "%"):
+        return _arithmetic(f, a, b, type_)
+    order = compare(a, b)
+    return {
+        "=": order == 0,
+        "!=": order != 0,
+        "<": order < 0,
+        "<=": order <= 0,
+        ">": order > 0,
+        ">=": order >= 0,
+    }[f]
+
+
+def _arithmetic(f: str, a: Any, b: Any, type_: ColumnType) -> Any:
+    if type_ is T.FLOAT64:
+        return _float_arithmetic(f, a, b)
+    if f in "/%" and b == 0:
+        return Err(DIVISION)
+    if f in "/%":
+        quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+        value = quotient if f == "/" else a - b * quotient
+    else:
+        value = a + b if f == "+" else a - b if f == "-" else a * b
+    if type_ is T.NUMERIC:
+        return value if abs(value) < NUMERIC_LIMIT else Err(NUMERIC)
+    return value if I64_MIN <= value <= I64_MAX else Err(BIGINT)
+
+
+def _float_arithmetic(f: str, a: float, b: float) -> Any:
+    if f in "/%" and b == 0 and not math.isnan(a):
+        return Err(DIVISION)
+    if math.isnan(a) or math.isnan(b):
+        return NAN
+    if f == "%":
+        return NAN if math.isinf(a) else canonical(math.fmod(a, b))
+    special = math.isinf(a) or math.isinf(b)
+    if f == "/" and special:
+        return NAN if math.isinf(a) and math.isinf(b) else canonical(a / b)
+    if special:
+        return canonical(a + b if f == "+" else a - b if f == "-" else a * b)
+    exact = {
+        "+": lambda: Fraction(a) + Fraction(b),
+        "-": lambda: Fraction(a) - Fraction(b),
+        "*": lambda: Fraction(a) * Fraction(b),
+        "/": lambda: Fraction(a) / Fraction(b),
+    }[f]()
+    try:
+        value = float(exact)
+    except OverflowError:
+        return Err(DOUBLE)
+    return Err(DOUBLE) if value == 0 and exact != 0 else canonical(value)
+
+
+# Plans.
+
+
+class Interpreter:
+    """Evaluates plans over collections at one time."""
+
+    def __init__(self, inputs: Mapping[str, Collection]) -> None:
+        self.inputs = dict(inputs)
+
+    def dataflow(self, body: DataflowBody) -> dict[str, Collection]:
+        """Every build by its id."""
+        out = {}
+        for build in body.builds:
+            out[build.id] = self.inputs[build.id] = self.plan(build.plan)
+        return out
+
+    def plan(self, plan: Plan) -> Collection:
+        if isinstance(plan, Get):
+            return self.inputs[plan.id]
+        if isinstance(plan, ArrangeBy):
+            return self.plan(plan.input)
+        if isinstance(plan, Mfp):
+            return mfp(self.plan(plan.input), plan.maps, plan.predicates, plan.projection)
+        if isinstance(plan, Union):
+            return _union([self.plan(each) for each in plan.inputs])
+        if isinstance(plan, Negate):
+            source = self.plan(plan.input)
+            return Collection(source.types, {r: -n for r, n in source.rows.items()}, dict(source.errs))
+        if isinstance(plan, Join):
+            return _join(plan, *(self.plan(each) for each in plan.inputs))
+        if isinstance(plan, Reduce):
+            return _reduce(plan, self.plan(plan.input))
+        if isinstance(plan, TopK):
+            return _top_k(plan, self.plan(plan.input))
+        raise NotImplementedError(type(plan).__name__)
+
+
+def mfp(
+    source: Collection,
+    maps: Sequence[Expr],
+    predicates: Sequence[Expr],
+    projection: Sequence[int] | None,
+) -> Collection:
+    """A predicate that is false or NULL drops the row and its errors; errors not looked at are none."""
+    types = list(source.types)
+    for expr in maps:
+        types.append(expr_type(expr, tuple(types)))
+    kept = range(len(types)) if projection is None else projection
+    out = Collection(tuple(types[i] for i in kept))
+    out.take_errors(source)
+    for row, count in source.rows.items():
+        cells: list[Any] = list(row)
+        for expr in maps:
+            cells.append(_through(expr, cells, tuple(types)))
+        verdict = connect([_through(p, cells, tuple(types)) for p in predicates], False)
+        if isinstance(verdict, Err):
+            out.fail(verdict.text, count)
+        elif verdict is True:
+            _emit(out, [cells[i] for i in _looked_at(kept)], [cells[i] for i in kept], count)
+    return out
+
+
+def _looked_at(kept: Iterable[int]) -> list[int]:
+    return sorted(set(kept))
+
+
+def _emit(out: Collection, looked_at: Sequence[Any], row: Sequence[Any], count: int) -> None:
+    for cell in looked_at:
+        if isinstance(cell, Err):
+            out.fail(cell.text, count)
+            return
+    out.add(tuple(row), count)
+
+
+def _through(expr: Expr, cells: Sequence[Any], types: Types) -> Any:
+    """As evaluate, where a cell may itself be an Err."""
+    return evaluate(expr, cells, types)
+
+
+def _union(parts: list[Collection]) -> Collection:
+    out = Collection(parts[0].types)
+    out.take_errors(*parts)
+    for part in parts:
+        for row, count in part.rows.items():
+            out.add(row, count)
+    return out
+
+
+def _columns(expr: Expr) -> set[int]:
+    if isinstance(expr, ColumnRef):
+        return {expr.index}
+    if isinstance(expr, Literal):
+        return set()
+    parts = (expr.condition, expr.then, expr.otherwise) if isinstance(expr, Case) else expr.args
+    return set().union(*map(_columns, parts))
+
+
+def _shift(expr: Expr, by: int) -> Expr:
+    if isinstance(expr, ColumnRef):
+        return ColumnRef(expr.index - by)
+    if isinstance(expr, Literal):
+        return expr
+    if isinstance(expr, Case):
+        return Case(*(_shift(e, by) for e in (expr.condition, expr.then, expr.otherwise)))
+    return Call(expr.function, tuple(_shift(e, by) for e in expr.args))
+
+
+def _equal(a: Any, b: Any, null_safe: bool) -> bool | None:
+    if a is None or b is None:
+        return (a is None and b is None) if null_safe else None
+    if type(a) is not type(b) and not isinstance(a, bool):
+        a, b = float(a), float(b)
+    return compare(a, b) == 0
+
+
+def _join(plan: Join, left: Collection, right: Collection) -> Collection:
+    """Expressions of one side are that side's: their errors need no partner. Mixed ones are the pair's."""
+    arity = len(left.types)
+    types = left.types + right.types
+    out = Collection(types)
+    out.take_errors(left, right)
+    sides = []
+    for number, side in enumerate((left, right)):
+        classes = []
+        for members in plan.equivalences:
+            mine = [m for m in members if _side(m, arity) == number]
+            classes.append([_shift(m, arity if number else 0) for m in mine])
+        sides.append(_keyed(side, classes, plan.null_safe, out))
+    mixed = [
+        (members[0], member)
+        for members in plan.equivalences
+        for member in members[1:]
+        if _side(member, arity) == 2 or _side(members[0], arity) == 2
+    ]
+    for left_row, left_key, left_count in sides[0]:
+        for right_row, right_key, right_count in sides[1]:
+            pairs = [(a, b) for a, b in zip(left_key, right_key, strict=True) if a != () and b != ()]
+            if not all(_equal(a[0], b[0], plan.null_safe) for a, b in pairs):
+                continue
+            row = left_row + right_row
+            verdict = connect([_mixed(a, b, row, types, plan.null_safe) for a, b in mixed], False)
+            if isinstance(verdict, Err):
+                out.fail(verdict.text, left_count * right_count)
+            elif verdict is True:
+                out.add(row, left_count * right_count)
+    return out
+
+
+def _mixed(a: Expr, b: Expr, row: Row, types: Types, null_safe: bool) -> Any:
+    x, y = evaluate(a, row, types), evaluate(b, row, types)
+    for value in (x, y):
+        if isinstance(value, Err):
+            return value
+    return _equal(x, y, null_safe)
+
+
+def _side(expr: Expr, arity: int) -> int:
+    """0 left (or neither), 1 right, 2 both."""
+    used = _columns(expr)
+    if not used or max(used) < arity:
+        return 0
+    return 1 if min(used) >= arity else 2
+
+
+def _keyed(
+    side: Collection, classes: list[list[Expr]], null_safe: bool, out: Collection
+) -> list[tuple[Row, list[tuple[Any, ...]], int]]:
+    """Rows of one side with, per class, `(value,)` or `()` if the side has no member in it."""
+    kept = []
+    for row, count in side.rows.items():
+        values = [[evaluate(m, row, side.types) for m in members] for members in classes]
+        tests = [_same(v[0], other, null_safe) for v in values for other in v[1:]]
+        verdict = connect(tests, False)
+        if isinstance(verdict, Err):
+            out.fail(verdict.text, count)
+        elif verdict is True:
+            failed = [v[0] for v in values if v and isinstance(v[0], Err)]
+            if failed:
+                out.fail(failed[0].text, count)
+            else:
+                kept.append((row, [(v[0],) if v else () for v in values], count))
+    return kept
+
+
+def _same(a: Any, b: Any, null_safe: bool) -> Any:
+    for value in (a, b):
+        if isinstance(value, Err):
+            return value
+    return _equal(a, b, null_safe)
+
+
+def _reduce(plan: Reduce, source: Collection) -> Collection:
+    keys = len(plan.group_key)
+    exprs = [*plan.group_key, *(a.expr for a in plan.aggregates if a.expr is not None)]
+    types = tuple(expr_type(e, source.types) for e in exprs)
+    result = tuple(_aggregate_type(a, source.types) for a in plan.aggregates)
+    out = Collection(types[:keys] + result)
+    out.take_errors(source)
+    groups: dict[Row, dict[Row, int]] = {}
+    for row, count in source.rows.items():
+        cells = [evaluate(e, row, source.types) for e in exprs]
+        failed = [c for c in cells if isinstance(c, Err)]
+        if failed:
+            out.fail(failed[0].text, count)
+        else:
+            values = tuple(map(canonical, cells))
+            _bump(groups.setdefault(values[:keys], {}), values[keys:], count)
+    for key, members in groups.items():
+        _reduce_group(plan, key, members, types[keys:], out)
+    return out
+
+
+def _reduce_group(
+    plan: Reduce, key: Row, members: dict[Row, int], types: Sequence[ColumnType], out: Collection
+) -> None:
+    if not members:
+        return
+    ordered = not plan.aggregates or any(a.function in ("min", "max") or a.distinct for a in plan.aggregates)
+    if ordered and any(count < 0 for count in members.values()):
+        out.fail("invalid-data", 1)
+        return
+    cells, at_column = [], 0
+    for aggregate in plan.aggregates:
+        if aggregate.expr is None:
+            cells.append(sum(members.values()))
+            continue
+        counts: dict[Any, int] = {}
+        for values, count in members.items():
+            _bump(counts, values[at_column], count)
+        cells.append(_aggregate(aggregate, counts, types[at_column]))
+        at_column += 1
+    failed = [c for c in cells if isinstance(c, Err)]
+    if failed:
+        out.fail(failed[0].text, 1)
+    else:
+        out.add(key + tuple(cells), 1)
+
+
+def _aggregate_type(aggregate: Aggregate, types: Types) -> ColumnType:
+    if aggregate.function == "count" or aggregate.expr is None:
+        return T.INT64
+    of = expr_type(aggregate.expr, types)
+    return T.NUMERIC if aggregate.function == "sum" and of is T.INT64 else of
+
+
+def _aggregate(aggregate: Aggregate, counts: dict[Any, int], type_: ColumnType) -> Any:
+    known = {v: 1 if aggregate.distinct else n for v, n in counts.items() if v is not None}
+    if aggregate.function == "count":
+        return sum(known.values())
+    if not known:
+        return None
+    if aggregate.function in ("min", "max"):
+        ranked = sorted(known, key=cmp_to_key(compare))
+        return ranked[0] if aggregate.function == "min" else ranked[-1]
+    if type_ is T.FLOAT64:
+        return sum_floats(known)
+    total = sum(v * n for v, n in known.items())
+    return total if abs(total) < NUMERIC_LIMIT else Err(NUMERIC)
+
+
+def sum_floats(counts: Mapping[float, int]) -> Any:
+    """The exact sum, rounded once."""
+    up, down, nan = (
+        sum(n for v, n in counts.items() if test(v))
+        for test in (lambda v: v == math.inf, lambda v: v == -math.inf, math.isnan)
+    )
+    if nan or (up and down):
+        return NAN
+    if up or down:
+        return math.inf if up else -math.inf
+    try:
+        return canonical(float(sum(Fraction(v) * n for v, n in counts.items())))
+    except OverflowError:
+        return Err(DOUBLE)
+
+
+def ordering(order: Sequence[OrderBy], arity: int) -> Callable[[Row], Any]:
+    """A sort key: the order, then the whole row ascending, NULL last."""
+
+    def one(a: Any, b: Any, by: OrderBy) -> int:
+        if a is None or b is None:
+            nulls = (a is None) - (b is None)
+            return -nulls if by.nulls_first else nulls
+        return -compare(a, b) if by.descending else compare(a, b)
+
+    steps = [*order, *(OrderBy(i) for i in range(arity))]
+
+    def rows(a: Row, b: Row) -> int:
+        return next((c for by in steps if (c := one(a[by.column], b[by.column], by))), 0)
+
+    return cmp_to_key(rows)
+
+
+def _top_k(plan: TopK, source: Collection) -> Collection:
+    out = Collection(source.types)
+    out.take_errors(source)
+    limit = None if plan.limit is None else evaluate(plan.limit, (), ())
+    groups: dict[Row, dict[Row, int]] = {}
+    for row, count in source.rows.items():
+        groups.setdefault(tuple(row[i] for i in plan.group_key), {})[row] = count
+    for members in groups.values():
+        if any(count < 0 for count in members.values()):
+            out.fail("invalid-data", 1)
+            continue
+        position = 0
+        for row in sorted(members, key=ordering(plan.order, len(source.types))):
+            count = members[row]
+            first = max(position, plan.offset)
+            last = position + count if limit is None else min(position + count, plan.offset + limit)
+            if last > first:
+                out.add(row, last - first)
+            position += count
+    return out
