@@ -8,7 +8,7 @@ answered by `Refused` or by a `PeekError`, both of which carry a code of `CODES`
 from __future__ import annotations
 
 __all__ = [
-    "CODES", "CodecError", "FrameTooLarge", "LocalProtocolError", "ProtocolError", "Refusal",
+    "CODES", "CodecError", "Disconnected", "FrameTooLarge", "LocalProtocolError", "ProtocolError", "Refusal",
     "RemoteProtocolError",
 ]  # fmt: skip
 
@@ -51,6 +51,19 @@ class FrameTooLarge(RemoteProtocolError):
         )
         self.length_bytes = length_bytes
         self.limit_bytes = limit_bytes
+
+
+class Disconnected(ProtocolError):
+    """The connection is over, and with it all that was open on it.
+
+    `reason`: the code that the replica gave when it closed, `disconnected` if it gave none. `open_peeks`:
+    uuids that will never be answered.
+    """
+
+    def __init__(self, message: str, reason: str = "disconnected", open_peeks: tuple[str, ...] = ()) -> None:
+        super().__init__("disconnected", message)
+        self.reason = reason
+        self.open_peeks = open_peeks
 
 
 class CodecError(ProtocolError):

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from controller_proto.errors import FrameTooLarge
-from controller_proto.framing import FrameDecoder, encode_frame, finish_frame, start_frame
 from hypothesis import given
 from hypothesis import strategies as st
+
+from controller_proto.errors import FrameTooLarge
+from controller_proto.framing import FrameDecoder, encode_frame, finish_frame, start_frame
 
 payloads = st.lists(st.binary(max_size=300), max_size=8)
 

@@ -1,0 +1,245 @@
+"""The wire client: one blocking socket and one `Connection`. The only I/O of this package.
+
+Right in the end of a connection, which is what clients get wrong: whatever had arrived is handed out first,
+then every call raises one and the same Disconnected, with the reason that the replica gave, if it gave one,
+and the peeks that stay unanswered. Sending reads as well, so two ends that both have much to say cannot
+block each other.
+
+Does not: reconnect by itself (a fenced controller must not), start threads, know what answers what beyond
+peeks.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from controller_proto.command import CancelPeek, Command, Hello, Peek, Sync
+from controller_proto.connection import NEED_DATA, Broken, Connection, Ended, Rejected, Role
+from controller_proto.errors import CodecError, Disconnected, LocalProtocolError
+from controller_proto.framing import MAX_FRAME_BYTES
+from controller_proto.response import Closing, PeekResponse, Refused, Response, Synced
+from controller_proto.stage import Stage
+
+__all__ = ["WireClient", "parse_address"]
+
+_READ_BYTES = 256 << 10
+
+
+def parse_address(text: str) -> tuple[int, str | tuple[str, int]]:
+    """`unix:/PATH` or `tcp:HOST:PORT` -> (address family, address). Raises LocalProtocolError `bad-message`.
+
+    >>> parse_address("tcp:[::1]:6875")[1]
+    ('::1', 6875)
+    """
+    kind, _, rest = text.partition(":")
+    if kind == "unix" and rest:
+        return socket.AF_UNIX, rest
+    host, _, port = rest.rpartition(":")
+    if kind == "tcp" and host and port.isascii() and port.isdigit() and int(port) < 1 << 16:
+        host = host.removeprefix("[").removesuffix("]")
+        return (socket.AF_INET6 if ":" in host else socket.AF_INET), (host, int(port))
+    raise LocalProtocolError("bad-message", f"{text!r} is no address", "write unix:/PATH or tcp:HOST:PORT")
+
+
+class WireClient:
+    """One connection to a replica, as controller or as reader. Not for use by two threads at once."""
+
+    def __init__(self, connected: socket.socket, limit_bytes: int = MAX_FRAME_BYTES) -> None:
+        connected.setblocking(False)
+        self._socket = connected
+        self._connection = Connection(Role.CONTROLLER, limit_bytes)
+        self._inbox: deque[Response | CodecError] = deque()
+        self._open: dict[str, int] = {}  # peeks sent and not answered, oldest first: uuid -> seq
+        self._over: Disconnected | None = None
+        self._reason: Closing | None = None
+
+    @classmethod
+    def connect(cls, address: str, *, timeout_s: float = 10.0, limit_bytes: int = MAX_FRAME_BYTES) -> Self:
+        """Connect to `address`. Raises OSError if nobody listens, LocalProtocolError if it is no address."""
+        family, where = parse_address(address)
+        connected = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            connected.settimeout(timeout_s)
+            connected.connect(where)
+            if family != socket.AF_UNIX:
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except BaseException:
+            connected.close()
+            raise
+        return cls(connected, limit_bytes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def stage(self) -> Stage:
+        return self._connection.stage
+
+    @property
+    def open_peeks(self) -> tuple[str, ...]:
+        """Peeks sent and not yet answered, oldest first."""
+        return tuple(self._open)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the connection has ended; what arrived before may still be received."""
+        return self._over is not None
+
+    def hello(self, nonce: str, *, kind: str = "controller", epoch: int = 0, token: str = "") -> int:
+        return self.send(Hello(0, nonce=nonce, kind=kind, epoch=epoch, token=token))
+
+    def send(self, command: Command) -> int:
+        """Send `command`; with `seq` 0 it gets the next number. Returns its `seq`.
+
+        Raises Disconnected; LocalProtocolError, FrameTooLarge if it cannot be said: then nothing was sent.
+        """
+        if self._over is not None:
+            raise self._over
+        if command.seq == 0:
+            command = msgspec.structs.replace(command, seq=self._connection.last_seq + 1)
+        data = self._connection.send(command)
+        if isinstance(command, Peek):
+            self._open.setdefault(command.uuid, command.seq)
+        self._write(data)
+        return command.seq
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send `data` as it is, past every check: for tests of the other end."""
+        if self._over is not None:
+            raise self._over
+        self._write(data)
+
+    def recv(self, timeout_s: float | None = None) -> Response | None:
+        """The next response, in order; None when `timeout_s` have passed without one (None: wait for ever).
+
+        Raises Disconnected once all that arrived was handed out, CodecError for an answer that is no message.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._inbox:
+            if self._over is not None:
+                raise self._over
+            if not self._wait(select.POLLIN, deadline):
+                return None
+            self._read()
+        return self._take(0)
+
+    def wait_for(self, wanted: Callable[[Response], bool], timeout_s: float) -> Response:
+        """The first response that is `wanted`; those before it stay, in order, for `recv`.
+
+        Raises TimeoutError, Disconnected, CodecError.
+        """
+        deadline = time.monotonic() + timeout_s
+        seen = 0
+        while True:
+            while seen < len(self._inbox):
+                item = self._inbox[seen]
+                if isinstance(item, CodecError) or wanted(item):
+                    return self._take(seen)
+                seen += 1
+            if self._over is not None:
+                raise self._over
+            if not self._wait(select.POLLIN, deadline):
+                raise TimeoutError(f"no such answer within {timeout_s} s")
+            self._read()
+
+    def sync(self, timeout_s: float = 60.0) -> None:
+        """Wait until every command sent so far was validated. Raises as `wait_for`."""
+        seq = self.send(Sync(0))
+        answer = self.wait_for(lambda r: isinstance(r, Synced | Refused) and r.seq == seq, timeout_s)
+        if isinstance(answer, Refused):
+            raise LocalProtocolError(answer.code, answer.message, answer.hint)
+
+    def cancel(self, uuid: str) -> int:
+        return self.send(CancelPeek(0, uuid=uuid))
+
+    def close(self) -> None:
+        """End the connection. What was open stays unanswered."""
+        if self._over is None:
+            self._end("closed by this end")
+        self._socket.close()
+
+    def _take(self, position: int) -> Response:
+        item = self._inbox[position]
+        del self._inbox[position]
+        if isinstance(item, CodecError):
+            raise item
+        return item
+
+    def _wait(self, events: int, deadline: float | None) -> bool:
+        poll = select.poll()
+        poll.register(self._socket, events)
+        left_ms = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+        return bool(poll.poll(left_ms))
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self._socket.send(view, socket.MSG_NOSIGNAL) :]
+            except BlockingIOError:
+                self._wait(select.POLLIN | select.POLLOUT, None)
+                self._read()
+            except OSError as error:
+                self._drain_after(error)
+            if self._over is not None:
+                raise self._over
+
+    def _drain_after(self, error: OSError) -> None:
+        """The other end is gone for writing; it may have said why."""
+        while self._over is None:
+            before = len(self._inbox)
+            self._read()
+            if len(self._inbox) == before and self._over is None:
+                self._end(str(error))
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(str(error))
+            return
+        self._connection.receive_bytes(data)
+        while (event := self._connection.next_event()) is not NEED_DATA:
+            if isinstance(event, Ended):
+                cut = f", {event.cut_bytes} bytes into a message" if event.cut_bytes else ""
+                self._end("the replica closed the connection" + cut)
+                return
+            if isinstance(event, Broken):
+                self._end(f"{event.code}: {event.message}", event.code)
+                self._socket.shutdown(socket.SHUT_RDWR)
+                return
+            if isinstance(event, Rejected):
+                self._inbox.append(CodecError(event.code, event.message, event.seq, event.hint))
+                continue
+            if isinstance(event, PeekResponse):
+                self._open.pop(event.uuid, None)
+            elif isinstance(event, Refused):
+                for uuid in [u for u, seq in self._open.items() if seq == event.seq]:
+                    del self._open[uuid]
+            elif isinstance(event, Closing):
+                self._reason = event
+            self._inbox.append(event)  # type: ignore[arg-type]
+
+    def _end(self, message: str, code: str = "disconnected") -> None:
+        if self._reason is not None:
+            code, message = self._reason.code, f"{self._reason.code}: {self._reason.message}"
+        self._over = Disconnected(message, code, tuple(self._open))
+        self._open.clear()
