@@ -1,0 +1,334 @@
+"""The type of every expression and the schema of every plan: one set of rules for controller and replica.
+
+Both ends compute a schema from the same plan by the same rules, so a header's schemas can be checked and
+not believed. A refusal (`invalid-plan`) names the node, the part of it, and the column or the types that do
+not fit.
+
+- `+ - * / %` and comparisons take two values of one type; a bigint beside a double or a numeric is widened.
+- NULL can come out of a function if it can go in, but not out of `is_null`, `is_true`, `is_false`.
+- count is a bigint and never NULL; sum(bigint) is numeric, other sums keep their type, min and max keep
+  theirs. A group is never empty, so sum, min and max are nullable only over what is nullable.
+
+A plan nested deeper than MAX_DEPTH is refused: it is walked recursively, here and by who renders it.
+
+Does not: evaluate; decide what can be rendered (clusterd does, by name).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from controller_proto.errors import Refusal
+from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal
+from controller_proto.ids import GlobalId
+from controller_proto.plan import (
+    Aggregate,
+    ArrangeBy,
+    Constant,
+    FlatMap,
+    Get,
+    Join,
+    Let,
+    LetRec,
+    Mfp,
+    Negate,
+    OrderBy,
+    Plan,
+    Reduce,
+    Threshold,
+    TopK,
+    Union,
+)
+from controller_proto.schema import Column, ColumnType, Schema, scalar_problem
+
+__all__ = ["MAX_DEPTH", "expr_type", "plan_schema", "shown_type", "types_problem"]
+
+MAX_DEPTH = 200  # a level costs up to three Python frames of the usual thousand
+
+_NUMBERS = (ColumnType.INT64, ColumnType.FLOAT64, ColumnType.NUMERIC)
+_ARITHMETIC = frozenset("+-*/%")
+_COMPARISONS = frozenset({"=", "!=", "<", "<=", ">", ">="})
+
+
+def expr_type(expr: Expr, schema: Schema, where: str = "expression") -> Column:
+    """The column that `expr` makes of rows of `schema`. Raises Refusal `invalid-plan`, naming `where`.
+
+    >>> schema = Schema((Column("id", ColumnType.INT64, nullable=True),))
+    >>> expr_type(Call("is_null", (ColumnRef(0),)), schema)
+    Column(name='is_null', type=<ColumnType.BOOL: 'boolean'>, nullable=False)
+    """
+    return _expr(expr, schema, where, 0)
+
+
+def plan_schema(plan: Plan, env: Mapping[GlobalId, Schema], where: str = "") -> Schema:
+    """The schema of `plan` over the collections of `env`. Raises Refusal `invalid-plan`."""
+    return _Typer(where).plan(plan, env, 0)
+
+
+def types_problem(wanted: Schema, found: Schema) -> str | None:
+    """Say how the types or nullabilities of two schemas differ; None if they do not. Names do not count."""
+    if wanted.arity != found.arity:
+        return f"{wanted.arity} columns, not {found.arity}"
+    for position, (a, b) in enumerate(zip(wanted.columns, found.columns, strict=True)):
+        if (a.type, a.nullable) != (b.type, b.nullable):
+            return f"column {position} is {shown_type(a)}, not {shown_type(b)}"
+    return None
+
+
+def shown_type(column: Column) -> str:
+    """`bigint`, or `bigint?` where NULL may stand."""
+    return column.type.value + ("?" if column.nullable else "")
+
+
+def _refuse(where: str, message: str) -> Refusal:
+    return Refusal("invalid-plan", f"{where}: {message}")
+
+
+def _check_depth(where: str, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise _refuse(where, f"nested deeper than {MAX_DEPTH}")
+
+
+def _expr(expr: Expr, schema: Schema, where: str, depth: int) -> Column:
+    _check_depth(where, depth)
+    match expr:
+        case ColumnRef(index):
+            return _column(index, schema, where)
+        case Literal(type_, value):
+            column = Column("literal", type_, nullable=value is None)
+            problem = scalar_problem(value, column)
+            if problem is not None:
+                raise _refuse(where, problem.removeprefix("column "))
+            return column
+        case Case(condition, then, otherwise):
+            found = _expr(condition, schema, where, depth + 1)
+            if found.type is not ColumnType.BOOL:
+                raise _refuse(where, f"condition of CASE is {found.type.value}, not boolean")
+            arms = [_expr(arm, schema, where, depth + 1) for arm in (then, otherwise)]
+            return Column("case", _common(arms, "CASE", where), any(a.nullable for a in arms))
+        case Call(function, args):
+            return _call(function, [_expr(a, schema, where, depth + 1) for a in args], where)
+
+
+def _column(index: int, schema: Schema, where: str) -> Column:
+    if not 0 <= index < schema.arity:
+        raise _refuse(where, f"column #{index} of {schema.arity} columns")
+    return schema.columns[index]
+
+
+def _common(args: Sequence[Column], what: str, where: str) -> ColumnType:
+    """The one type of `args`, bigint widened beside double or numeric."""
+    types = {a.type for a in args}
+    if len(types) == 2 and ColumnType.INT64 in types and types & {ColumnType.FLOAT64, ColumnType.NUMERIC}:
+        types.discard(ColumnType.INT64)
+    if len(types) != 1:
+        raise _refuse(where, f"{what} of {' and '.join(a.type.value for a in args)}")
+    return types.pop()
+
+
+def _call(function: str, args: list[Column], where: str) -> Column:
+    def arity(wanted: int) -> None:
+        if len(args) != wanted:
+            raise _refuse(where, f"{function} takes {wanted} arguments, {len(args)} given")
+
+    def each(*types: ColumnType) -> None:
+        for arg in args:
+            if arg.type not in types:
+                raise _refuse(where, f"{function} of {arg.type.value}")
+
+    nullable = any(a.nullable for a in args)
+    if function in _ARITHMETIC:
+        arity(2)
+        common = _common(args, function, where)
+        each(*_NUMBERS)
+        return Column(function, common, nullable)
+    if function == "neg":
+        arity(1)
+        each(*_NUMBERS)
+        return Column(function, args[0].type, nullable)
+    if function in _COMPARISONS:
+        arity(2)
+        _common(args, function, where)
+        return Column(function, ColumnType.BOOL, nullable)
+    if function in ("and", "or"):
+        if not args:
+            raise _refuse(where, f"{function} of nothing")
+        each(ColumnType.BOOL)
+        return Column(function, ColumnType.BOOL, nullable)
+    if function == "not":
+        arity(1)
+        each(ColumnType.BOOL)
+        return Column(function, ColumnType.BOOL, nullable)
+    if function in ("is_null", "is_true", "is_false"):
+        arity(1)
+        if function != "is_null":
+            each(ColumnType.BOOL)
+        return Column(function, ColumnType.BOOL)
+    if function == "||":
+        arity(2)
+        each(ColumnType.TEXT)
+        return Column(function, ColumnType.TEXT, nullable)
+    raise _refuse(where, f"function {function!r} is not known")
+
+
+class _Typer:
+    """Walks one plan; `where` says which."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def plan(self, plan: Plan, env: Mapping[GlobalId, Schema], depth: int) -> Schema:
+        name = type(plan).__name__
+        where = f"{self._where}: {name}" if self._where else name
+        _check_depth(where, depth)
+        match plan:
+            case Get(id):
+                if id not in env:
+                    raise _refuse(where, f"{id} is no import, earlier build or binding in scope")
+                return env[id]
+            case Constant():
+                return _constant(plan, where)
+            case Join(inputs) | Union(inputs):
+                schemas = [self.plan(i, env, depth + 1) for i in inputs]
+                return _join(plan, schemas, where) if isinstance(plan, Join) else _union(schemas, where)
+            case Let(id, value, body):
+                return self.plan(body, {**env, id: self.plan(value, env, depth + 1)}, depth + 1)
+            case LetRec():
+                return self._let_rec(plan, env, where, depth)
+            case Negate(inner) | Threshold(inner):
+                return self.plan(inner, env, depth + 1)
+            case _:
+                return _unary(plan, self.plan(plan.input, env, depth + 1), where)
+
+    def _let_rec(self, plan: LetRec, env: Mapping[GlobalId, Schema], where: str, depth: int) -> Schema:
+        if len({id for id, _, _ in plan.bindings}) != len(plan.bindings):
+            raise _refuse(where, "a binding is named twice")
+        inner = {**env, **{id: schema for id, schema, _ in plan.bindings}}
+        for id, schema, value in plan.bindings:
+            problem = types_problem(schema, self.plan(value, inner, depth + 1))
+            if problem is not None:
+                raise _refuse(where, f"binding {id} was declared with {problem}")
+        return self.plan(plan.body, inner, depth + 1)
+
+
+def _unary(plan: Mfp | FlatMap | Reduce | TopK | ArrangeBy, source: Schema, where: str) -> Schema:
+    match plan:
+        case Mfp():
+            return _mfp(plan, source, where)
+        case FlatMap():
+            return _flat_map(plan, source, where)
+        case Reduce():
+            return _reduce(plan, source, where)
+        case TopK():
+            return _top_k(plan, source, where)
+        case ArrangeBy(_, keys):
+            for number, key in enumerate(keys):
+                for expr in key:
+                    expr_type(expr, source, f"{where}, key {number}")
+            return source
+
+
+def _constant(plan: Constant, where: str) -> Schema:
+    for number, (row, _) in enumerate(plan.rows):
+        if len(row) != plan.schema.arity:
+            raise _refuse(where, f"row {number} has {len(row)} values for {plan.schema.arity} columns")
+        for value, column in zip(row, plan.schema.columns, strict=True):
+            problem = scalar_problem(value, column)
+            if problem is not None:
+                raise _refuse(where, f"row {number}, {problem}")
+    return plan.schema
+
+
+def _mfp(plan: Mfp, source: Schema, where: str) -> Schema:
+    columns = list(source.columns)
+    for number, expr in enumerate(plan.maps):
+        columns.append(expr_type(expr, Schema(tuple(columns)), f"{where}, map {number}"))
+    schema = Schema(tuple(columns))
+    for number, expr in enumerate(plan.predicates):
+        here = f"{where}, predicate {number}"
+        found = expr_type(expr, schema, here)
+        if found.type is not ColumnType.BOOL:
+            raise _refuse(here, f"it is {found.type.value}, not boolean")
+    if plan.projection is None:
+        return schema
+    return Schema(tuple(_column(index, schema, f"{where}, projection") for index in plan.projection))
+
+
+def _flat_map(plan: FlatMap, source: Schema, where: str) -> Schema:
+    args = [expr_type(arg, source, f"{where}, argument {n}") for n, arg in enumerate(plan.args)]
+    if plan.function != "generate_series":
+        raise _refuse(where, f"table function {plan.function!r} is not known")
+    if len(args) not in (2, 3) or any(a.type is not ColumnType.INT64 for a in args):
+        raise _refuse(where, "generate_series takes start, stop and step, each a bigint")
+    return Schema((*source.columns, Column(plan.function, ColumnType.INT64)))
+
+
+def _join(plan: Join, inputs: Sequence[Schema], where: str) -> Schema:
+    if not inputs:
+        raise _refuse(where, "no inputs")
+    schema = Schema(tuple(column for each in inputs for column in each.columns))
+    for number, members in enumerate(plan.equivalences):
+        here = f"{where}, equivalence {number}"
+        if len(members) < 2:
+            raise _refuse(here, f"{len(members)} members, at least 2 are needed")
+        types = [expr_type(member, schema, here).type for member in members]
+        if len(set(types)) > 1:
+            raise _refuse(here, f"= of {' and '.join(t.value for t in types)}")
+    return schema
+
+
+def _union(inputs: Sequence[Schema], where: str) -> Schema:
+    if not inputs:
+        raise _refuse(where, "no inputs")
+    first = inputs[0]
+    for number, other in enumerate(inputs):
+        if other.types != first.types:
+            found = ", ".join(t.value for t in other.types)
+            wanted = ", ".join(t.value for t in first.types)
+            raise _refuse(where, f"input {number} is ({found}), input 0 is ({wanted})")
+    return Schema(
+        tuple(
+            Column(column.name, column.type, any(each.columns[position].nullable for each in inputs))
+            for position, column in enumerate(first.columns)
+        )
+    )
+
+
+def _reduce(plan: Reduce, source: Schema, where: str) -> Schema:
+    key = [expr_type(expr, source, f"{where}, group key {n}") for n, expr in enumerate(plan.group_key)]
+    made = [_aggregate(a, source, f"{where}, aggregate {n}") for n, a in enumerate(plan.aggregates)]
+    return Schema((*key, *made))
+
+
+def _aggregate(aggregate: Aggregate, source: Schema, where: str) -> Column:
+    name = aggregate.function
+    if name not in ("count", "sum", "min", "max") or aggregate.args or aggregate.order_by:
+        raise _refuse(where, f"{name} is not known")
+    if aggregate.expr is None:
+        if name != "count" or aggregate.distinct:
+            raise _refuse(where, f"{name} needs an argument")
+        return Column(name, ColumnType.INT64)
+    of = expr_type(aggregate.expr, source, where)
+    if name == "count":
+        return Column(name, ColumnType.INT64)
+    if name != "sum":
+        return Column(name, of.type, of.nullable)
+    if of.type not in _NUMBERS:
+        raise _refuse(where, f"sum of {of.type.value}")
+    return Column(name, ColumnType.NUMERIC if of.type is ColumnType.INT64 else of.type, of.nullable)
+
+
+def _top_k(plan: TopK, source: Schema, where: str) -> Schema:
+    for index in plan.group_key:
+        _column(index, source, f"{where}, group key")
+    _check_order(plan.order, source, where)
+    if plan.limit is not None:
+        found = expr_type(plan.limit, source, f"{where}, limit")
+        if found.type is not ColumnType.INT64:
+            raise _refuse(f"{where}, limit", f"it is {found.type.value}, not bigint")
+    return source
+
+
+def _check_order(order: Sequence[OrderBy], source: Schema, where: str) -> None:
+    for item in order:
+        _column(item.column, source, f"{where}, order")

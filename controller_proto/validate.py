@@ -1,0 +1,141 @@
+"""Whether a CreateDataflow or a Peek can be accepted, as far as the description itself can tell.
+
+Right because the owner runs it, whole, before any effect: a refused dataflow leaves nothing behind. What only
+the owner's state can tell is checked there: that exported ids are new, that no import's since is beyond
+`as_of`.
+
+Checked, in this order: times; imports (named once, known, of a legal form); exports (at least one, named
+once, of a known kind, a key in range and without repetition); builds (named once, each over what came before
+it, typed); exports again (on something readable, with its schema). Messages name the item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from controller_proto.command import Peek
+from controller_proto.dataflow import DataflowBody, DataflowHeader, Export
+from controller_proto.errors import LocalProtocolError, Refusal
+from controller_proto.ids import GlobalId, parse_id
+from controller_proto.plan import Get, Mfp
+from controller_proto.schema import Column, Schema, scalar_problem
+from controller_proto.typing_rules import plan_schema, types_problem
+
+__all__ = ["validate", "validate_header", "validate_peek"]
+
+KINDS = frozenset({"index", "materialized-view", "subscribe", "copy-to"})
+RENDERED_KINDS = frozenset({"index"})
+
+
+def validate(
+    header: DataflowHeader, body: DataflowBody, indexes: Mapping[GlobalId, Export]
+) -> dict[GlobalId, Schema]:
+    """The schema of every collection readable in the dataflow. Raises Refusal `unknown-id` or `invalid-plan`.
+
+    indexes: the exports, by id, of the indexes that may be imported.
+    """
+    readable = validate_header(header, indexes)
+    for build in body.builds:
+        _check_id(build.id, "build")
+        if build.id in readable:
+            raise _refuse(f"build {build.id} is named like an import or an earlier build")
+        readable[build.id] = plan_schema(build.plan, readable, f"build {build.id}")
+    for export in header.exports:
+        if export.on not in readable:
+            raise _refuse(f"export {export.id}: on {export.on}, which is no import and no build")
+        problem = types_problem(export.schema, readable[export.on])
+        if problem is not None:
+            raise _refuse(f"export {export.id}: its schema has {problem}")
+        if export.id in readable:
+            raise _refuse(f"export {export.id} is named like an import or a build")
+    return readable
+
+
+def validate_header(header: DataflowHeader, indexes: Mapping[GlobalId, Export]) -> dict[GlobalId, Schema]:
+    """As `validate`, for what a header alone can tell; the schema of every imported collection."""
+    if header.until is not None and header.until <= header.as_of:
+        raise _refuse(f"until {header.until} is not beyond as_of {header.as_of}")
+    readable: dict[GlobalId, Schema] = {}
+    named: set[GlobalId] = set()
+    for id in [*(s.id for s in header.source_imports), *(i.id for i in header.index_imports)]:
+        _check_id(id, "import")
+        if id in named:
+            raise _refuse(f"import {id} is named twice")
+        named.add(id)
+    for source in header.source_imports:
+        names = [column.name for column in source.schema.columns]
+        if len(set(names)) != len(names):
+            raise _refuse(f"import {source.id}: two columns are called {_repeated(names)}")
+        readable[source.id] = source.schema
+    sources = set(readable)
+    for index in header.index_imports:
+        if index.id not in indexes:
+            raise Refusal("unknown-id", f"import {index.id} is not known")
+        export = indexes[index.id]
+        if export.kind != "index":
+            raise _refuse(f"import {index.id} is a {export.kind}, not an index")
+        # Several indexes on one collection may be imported: it is the same collection. A source is another.
+        if export.on in sources or types_problem(readable.get(export.on, export.schema), export.schema):
+            raise _refuse(f"import {index.id}: {export.on}, which it arranges, is imported in another form")
+        readable[index.id] = readable[export.on] = export.schema
+    _validate_exports(header)
+    return readable
+
+
+def _validate_exports(header: DataflowHeader) -> None:
+    if not header.exports:
+        raise _refuse("nothing is exported")
+    seen: set[GlobalId] = set()
+    for export in header.exports:
+        _check_id(export.id, "export")
+        if export.id in seen:
+            raise _refuse(f"export {export.id} is named twice")
+        seen.add(export.id)
+        if export.kind not in RENDERED_KINDS:
+            known = "is not rendered" if export.kind in KINDS else "is not known"
+            raise _refuse(f"export {export.id}: kind {export.kind} {known}")
+        for position in export.key:
+            if not 0 <= position < export.schema.arity:
+                raise _refuse(f"export {export.id}: key column #{position} of {export.schema.arity} columns")
+        if len(set(export.key)) != len(export.key):
+            raise _refuse(f"export {export.id}: key repeats column #{_repeated(export.key)}")
+
+
+def validate_peek(peek: Peek, index: Export) -> Schema:
+    """The schema of the rows that `peek` of `index` answers. Raises Refusal `invalid-plan`.
+
+    A key may be NULL whatever the column: point reads go by identity, and nothing matches what cannot be.
+    """
+    for number, key in enumerate(peek.keys or ()):
+        if len(key) != len(index.key):
+            raise _refuse(f"key {number} has {len(key)} values, the key of {index.id} has {len(index.key)}")
+        for value, position in zip(key, index.key, strict=True):
+            column = index.schema.columns[position]
+            problem = scalar_problem(value, Column(column.name, column.type, nullable=True))
+            if problem is not None:
+                raise _refuse(f"key {number}: {problem}")
+    finishing = peek.finishing
+    schema = plan_schema(
+        Mfp(Get(index.id), finishing.maps, finishing.predicates), {index.id: index.schema}, "peek"
+    )
+    for item in finishing.order_by:
+        if not 0 <= item.column < schema.arity:
+            raise _refuse(f"peek: order-by column #{item.column} of {schema.arity} columns")
+    return plan_schema(Mfp(Get(index.id), projection=finishing.projection), {index.id: schema}, "peek")
+
+
+def _check_id(id: GlobalId, what: str) -> None:
+    try:
+        canonical = parse_id(id)
+    except LocalProtocolError:
+        canonical = ""
+    if canonical != id:
+        raise Refusal("invalid-plan", f"{what} {id!r} is not an id", "write u1001, s1 or t7")
+
+
+def _repeated(items: list[str] | tuple[int, ...]) -> str | int:
+    return next(item for item in items if items.count(item) > 1)  # type: ignore[arg-type]
+
+
+def _refuse(message: str) -> Refusal:
+    return Refusal("invalid-plan", message)
