@@ -1,19 +1,21 @@
 """The operator contract: what a node of a dataflow is given in a round, and what it owes.
 
-A dataflow advances in rounds. A round is an interval `[lower, upper)` of times; in it every input of an operator
-delivers all its updates of the interval, in blocks, and the operator turns them into its output's updates of the
-interval. Why that is enough: times are totally ordered, so at the end of a round everything before `upper` is
-known, and nothing may be sealed earlier. A round may hold many distinct times; an operator treats them in one pass.
+A dataflow advances in rounds. A round is an interval `[lower, upper)` of times; in it every input of an
+operator delivers all its updates of the interval, in blocks, and the operator turns them into its output's
+updates of the interval. Why that is enough: times are totally ordered, so at the end of a round everything
+before `upper` is known, and nothing may be sealed earlier. A round may hold many distinct times; an
+operator treats them in one pass.
 
 The protocol of one round, kept by `graph.py`:
   `start(round)` once; then `push(port, delta)` any number of times, ports in any order, blocks of at most
   `BLOCK_ROWS` updates, unsorted and not consolidated; then `finish()` once, after every input has finished.
-  What `push` and `finish` yield goes downstream before they are resumed, so memory stays bounded; an empty Delta
-  only marks the end of a piece of work. A piece should stay well under 50 ms (R11): cut big work and yield.
-  The iterator that `push` or `finish` returned is always run to its end, or the dataflow is closed.
+  What `push` and `finish` yield goes downstream before they are resumed, so memory stays bounded; an empty
+  Delta only marks the end of a piece of work. A piece should stay well under 50 ms (R11): cut big work and
+  yield. The iterator that `push` or `finish` returned is always run to its end, or the dataflow is closed.
 
-Obligations of an operator: output times lie in `[lower, limit)`; oks have the types of `schema`; no exception for
-anything data can cause (those are rows of errs); work proportional to the change, not to the state.
+Obligations of an operator: output times lie in `[lower, limit)`; oks have the types of `schema`; no
+exception for anything data can cause (those are rows of errs); work proportional to the change, not to the
+state.
 
 Does not: move frontiers, decide compaction, know which runtime it serves, read a clock.
 """
@@ -169,9 +171,9 @@ class Source(Protocol):
 class ArrangedInput(Protocol):
     """An imported arrangement, read in place: a join looks its keys up in it and keeps no copy.
 
-    Valid between the `start` and the `finish` of the source it belongs to. Batches of both lists may overlap the
-    other part, and `limit`, in time: the reader judges each update by `Round.advance` and `Round.contains`
-    (new) or `times < round.lower` (old; in the first round nothing is old).
+    Valid between the `start` and the `finish` of the source it belongs to. Batches of both lists may
+    overlap the other part, and `limit`, in time: the reader judges each update by `Round.advance` and
+    `Round.contains` (new) or `times < round.lower` (old; in the first round nothing is old).
     """
 
     @property
