@@ -36,8 +36,8 @@ from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.updates import Updates
 
 __all__ = [
-    "BLOCK_ROWS", "ERRS", "ArrangedInput", "Columns", "Delta", "Operator", "OperatorStatistics", "Round", "Source",
-    "types_of",
+    "BLOCK_ROWS", "ERRS", "ArrangedInput", "Columns", "Delta", "Operator", "OperatorStatistics", "Round",
+    "Source", "types_of",
 ]  # fmt: skip
 
 BLOCK_ROWS: Final = 65_536  # updates a block: 0.5 MB a lane, a few ms of any one operator
@@ -54,7 +54,7 @@ def types_of(columns: Columns) -> tuple[ColumnType, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The interval `[lower, upper)` of one dataflow; the first round has `lower` 0 and rounds times up to `as_of`.
+    """The interval `[lower, upper)` of one dataflow; the first begins at 0 and rounds times up to `as_of`.
 
     `until` cuts the future: updates at or beyond it never happen. A round whose inputs pass `until` has the
     empty frontier as its `upper`, for nothing can come any more, and `limit` says what still counts.
@@ -88,7 +88,7 @@ class Round:
         return inside
 
     def cut(self, updates: Updates) -> Updates:
-        """The updates of this round among `updates`, their times advanced. Zero copy where all of them are."""
+        """The updates of this round among `updates`, times advanced. Zero copy where all of them are."""
         times = self.advance(updates.times)
         inside = self.contains(times)
         if times is not updates.times:
@@ -118,7 +118,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class OperatorStatistics:
-    """What an operator keeps, and what it has looked at: `touched_rows` counts state rows read, ever (cost)."""
+    """What an operator keeps, and what it has looked at: `touched_rows` counts state rows read, ever."""
 
     state_rows: int = 0
     state_bytes: int = 0
