@@ -1,0 +1,75 @@
+"""Import of a shard: its updates of a round, in blocks, as they were written.
+
+The frontier is what the shard was last seen to be sealed up to; whoever hears of news (storage/tail.py) calls
+`refresh`. A round reads up to that and no further, so it never waits. Rows come without errors.
+
+Does not: poll, consolidate, keep anything between rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, OperatorStatistics, Round
+from shm_arrangements.columns import ColumnSpec
+from shm_arrangements.errors import InvariantViolation
+from shm_arrangements.frontier import Frontier
+from shm_arrangements.updates import Updates
+
+__all__ = ["ImportSource", "ShardReader"]
+
+
+class ShardReader(Protocol):
+    """What a source needs of a shard (storage/shard.py)."""
+
+    @property
+    def specs(self) -> tuple[ColumnSpec, ...]: ...
+
+    @property
+    def upper(self) -> Frontier:
+        """As of now."""
+
+    def read(self, lower: int, upper: Frontier, *, block_rows: int) -> Iterator[Updates]:
+        """Updates with lower <= time < upper, in any order."""
+
+
+class ImportSource:
+    """A Source over a shard."""
+
+    def __init__(self, shard: ShardReader) -> None:
+        self._shard = shard
+        self._round: Round | None = None
+        self.frontier = shard.upper
+
+    @property
+    def schema(self) -> Columns:
+        return self._shard.specs
+
+    def refresh(self) -> bool:
+        """Look at the shard's upper again; whether it has moved."""
+        found = self._shard.upper
+        moved = self.frontier.precedes(found)
+        self.frontier = Frontier.join(self.frontier, found)
+        return moved
+
+    def start(self, round: Round) -> None:
+        self._round = round
+
+    def blocks(self) -> Iterator[Delta]:
+        round = self._round
+        if round is None:
+            raise InvariantViolation("a source is read within a round")
+        for updates in self._shard.read(round.lower, round.limit, block_rows=BLOCK_ROWS):
+            yield Delta.of(round.cut(updates))
+
+    def finish(self) -> None:
+        self._round = None
+
+    def statistics(self) -> OperatorStatistics:
+        """Nothing is kept."""
+        return OperatorStatistics()
+
+    def close(self) -> None:
+        """The shard's handle is its owner's."""
+        self._round = None
