@@ -200,6 +200,14 @@ class Column:
         """Whether NULLs may be among the values, without unpacking anything."""
         return self._bits is not None or self._validity is not None
 
+    def bits(self) -> tuple[NDArray[np.uint8], int] | None:
+        """Validity as a bitmap and the bit it begins at; None if all are valid."""
+        if self._bits is not None:
+            return self._bits, self._bit_offset
+        if self._validity is None:
+            return None
+        return np.packbits(self._validity, bitorder="little"), 0
+
     @property
     def null_count(self) -> int:
         validity = self.validity

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shm_arrangements.kernels.jit import OUT_U64, OUT_U64_2D, U8, U64_2D, i64, inner, kernel, read
+from shm_arrangements.kernels.jit import OUT_U64, OUT_U64_2D, U8, U64, U64_2D, i64, inner, kernel, read, u64
 
 VALUE, NULL_FLAG, TEXT, VALUE_HIGH = 0, 1, 2, 3  # VALUE_HIGH: more lanes of the value follow
 
@@ -82,3 +82,18 @@ def text_lanes(text: Any, text_lo: Any, text_hi: Any, slot: int, out: Any, lane:
             if at < hi:
                 word = word | np.uint64(text[at])
         out[i, lane] = word
+
+
+@kernel(U64, u64, u64)
+def checksum(words: Any, first: Any, state: Any) -> Any:
+    """Continue a checksum over words that stand at `first` and on; pieces in any order give the same.
+
+    Each word is mixed with its position and the results are added, so pieces can be summed as they are made.
+    """
+    total = state
+    position = first
+    for i in range(words.shape[0]):
+        x = (words[i] ^ (position * _ODD_A)) * _ODD_B
+        total += x ^ (x >> _S32)
+        position += np.uint64(1)
+    return total

@@ -1,0 +1,145 @@
+"""Batch: immutable updates of one arrangement over `[lower, upper)`, sorted for reading.
+
+Sorted by (code, key, value, time), where code is the hash of the key columns, and consolidated: no zero
+diffs, no two updates with the same row and time. So all updates of a key are neighbours, found by searching
+the codes. All arrays are read-only views of one piece of memory, private or shared, which lives as long as
+any of them is referred to. A batch without updates owns no memory: it only says that nothing happened.
+
+Does not: find, merge or consolidate (read.py, merger.py); know segments (`locator` is opaque here).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm_arrangements import layout as layouts
+from shm_arrangements.columns import Column, Ints
+from shm_arrangements.description import Description
+from shm_arrangements.errors import FormatMismatch
+from shm_arrangements.rows import RowSpec, Words, encode
+from shm_arrangements.schema import ArrangementSchema
+
+_NO_CODES: Final[Words] = np.empty(0, np.uint64)
+_NO_DIFFS: Final[Ints] = np.empty(0, np.int64)
+
+
+class Batch:
+    """n updates: codes, times (n,) uint64, diffs (n,) int64, columns in STORED order, all read-only."""
+
+    __slots__ = ("_buffer", "codes", "columns", "description", "diffs", "locator", "schema", "times")
+
+    def __init__(
+        self,
+        schema: ArrangementSchema,
+        description: Description,
+        codes: Words,
+        columns: tuple[Column, ...],
+        times: Words,
+        diffs: Ints,
+        *,
+        locator: Any = None,
+        buffer: NDArray[np.uint8] | None = None,
+    ) -> None:
+        self.schema = schema
+        self.description = description
+        self.codes = codes
+        self.columns = columns
+        self.times = times
+        self.diffs = diffs
+        self.locator = locator
+        self._buffer = buffer
+
+    @classmethod
+    def empty(cls, schema: ArrangementSchema, description: Description) -> Batch:
+        """No updates, no memory."""
+        columns = tuple(Column.empty(c.type) for c in schema.stored)
+        return cls(schema, description, _NO_CODES, columns, _NO_CODES, _NO_DIFFS)
+
+    @classmethod
+    def from_buffer(
+        cls,
+        schema: ArrangementSchema,
+        buffer: NDArray[np.uint8],
+        *,
+        description: Description | None = None,
+        locator: Any = None,
+    ) -> Batch:
+        """The batch that sealed bytes hold, without a copy. `description` overrides the one written in them.
+
+        Raises: FormatMismatch if the bytes are no batch, or one of another schema.
+        """
+        layout, written = layouts.read_header(buffer)
+        found = tuple((c.type, c.nullable) for c in layout.columns)
+        wanted = tuple((c.type, c.nullable) for c in schema.stored)
+        if found != wanted or layout.key_columns != len(schema.key):
+            raise FormatMismatch("batch of another schema", found=found, expected=wanted)
+        return cls(
+            schema,
+            description or written,
+            layouts.array_at(buffer, layout.codes, np.uint64),
+            tuple(layouts.column_at(buffer, c) for c in layout.columns),
+            layouts.array_at(buffer, layout.times, np.uint64),
+            layouts.array_at(buffer, layout.diffs, np.int64),
+            locator=locator,
+            buffer=buffer[: layout.nbytes],
+        )
+
+    def with_description(self, description: Description) -> Batch:
+        """The same updates under another description; the memory is shared."""
+        return Batch(
+            self.schema,
+            description,
+            self.codes,
+            self.columns,
+            self.times,
+            self.diffs,
+            locator=self.locator,
+            buffer=self._buffer,
+        )
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held, header and padding included."""
+        return 0 if self._buffer is None else len(self._buffer)
+
+    def row_columns(self) -> tuple[Column, ...]:
+        """The columns in row order, zero copy."""
+        return tuple(self.columns[i] for i in self.schema.row_order)
+
+    def key_columns(self) -> tuple[Column, ...]:
+        """The key columns in key order, zero copy."""
+        return self.columns[: len(self.schema.key)]
+
+    def checksum_holds(self) -> bool:
+        """Whether the bytes are what was sealed: reads all of them. True if they carry no checksum."""
+        return self._buffer is None or layouts.verify_checksum(self._buffer)
+
+    def validate_state(self) -> None:
+        """Check order, consolidation and codes: reads everything. For tests.
+
+        Raises: AssertionError saying what does not hold.
+        """
+        n = len(self)
+        assert all(len(c) == n for c in self.columns), "columns differ in length"
+        assert self.diffs.all(), "zero diff"
+        if n == 0:
+            assert self._buffer is None, "an empty batch owns memory"
+            return
+        image = encode(self.columns, RowSpec.of(self.schema.stored), rows=n)
+        assert (image.hash(len(self.schema.key)) == self.codes).all(), "codes are not the hash of the key"
+        order = image.sort_order(self.codes, self.times)
+        assert (order == np.arange(n)).all(), "not sorted"
+        rows, _ = image.consolidate(order, np.ones(n, np.int64), self.times)
+        assert len(rows) == n, "not consolidated"
+        upper, since = self.description.upper, self.description.since
+        last = int(self.times.max())
+        assert upper.is_empty or last < upper.time or last <= since.time, "time beyond upper"
+
+    def __repr__(self) -> str:
+        return f"Batch({self.description}, n={len(self)})"
