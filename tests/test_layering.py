@@ -38,6 +38,7 @@ PURE = [
     "controller_proto/framing.py", "controller_proto/codec.py", "controller_proto/stage.py",
     "controller_proto/connection.py", "controller_proto/typing_rules.py", "controller_proto/script.py",
     "shm_arrangements/registry.py", "shm_arrangements/frontier.py", "clusterd/multiplexer.py",
+    "clusterd/declared.py", "clusterd/notices.py", "clusterd/placement.py", "clusterd/sessions.py",
     "clusterd/runtime/core.py", "clusterd/runtime/peeks.py", "clusterd/runtime/hydration.py",
     "clusterd/runtime/reconcile.py", "clusterd/render/expr.py",
 ]  # fmt: skip
@@ -54,7 +55,10 @@ LAYERS = {
     ],
     "clusterd": [
         ["errors", "events", "config", "exit_codes", "internal"],
-        ["convert", "process", "dataflow.updates", "multiplexer"],
+        [
+            "convert", "process", "dataflow.updates", "declared", "notices", "placement", "sessions",
+            "multiplexer_events", "multiplexer",
+        ],
         ["dataflow.operator", "render.functions", "render.expr", "storage", "operators.kernels"],
         ["operators"], ["dataflow"], ["render"], ["runtime"], ["link"], ["runtime.loop"], ["endpoint"],
         ["supervisor"], ["launcher", "client"], ["driver"], ["driver_cli", "__main__"],

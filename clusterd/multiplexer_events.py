@@ -1,0 +1,134 @@
+"""What goes into the multiplexer and what comes out: events and effects, as data.
+
+Sessions are the numbers of client connections; workers are positions, 0 the maintenance (or solo) worker and
+1 .. M the interactive ones.
+
+Does not: decide (multiplexer.py), perform (endpoint.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from clusterd import internal
+from controller_proto.command import Command
+from controller_proto.ids import GlobalId
+from controller_proto.response import Closing, Response
+
+__all__ = [
+    "Backlog", "Close", "Closed", "Effect", "Event", "Fenced", "Forward", "Hold", "Opened", "Pass",
+    "Received", "Rejected", "Reply", "Tell", "WorkerSaid",
+]  # fmt: skip
+
+
+@dataclass(slots=True)
+class Opened:
+    """A client connected; its session number was never used before."""
+
+    session: int
+
+
+@dataclass(slots=True)
+class Received:
+    """A client sent `command`; `payload` is the frame it came in, to be passed on verbatim."""
+
+    session: int
+    command: Command
+    payload: bytes
+
+
+@dataclass(slots=True)
+class Rejected:
+    """A client sent a whole frame that is no message."""
+
+    session: int
+    seq: int
+    code: str
+    message: str
+    hint: str
+
+
+@dataclass(slots=True)
+class Closed:
+    """The connection is gone."""
+
+    session: int
+
+
+@dataclass(slots=True)
+class WorkerSaid:
+    worker: int
+    message: internal.FromWorker
+
+
+@dataclass(slots=True)
+class Backlog:
+    """The worker has left more (`full`), or again less, unread than it may."""
+
+    worker: int
+    full: bool
+
+
+Event = Opened | Received | Rejected | Closed | WorkerSaid | Backlog
+
+
+@dataclass(slots=True)
+class Forward:
+    """Pass a command on, as `internal.Run`, to each of `workers` in this order."""
+
+    workers: tuple[int, ...]
+    session: int
+    command: Command
+    payload: bytes
+    incarnations: dict[GlobalId, int]
+
+
+@dataclass(slots=True)
+class Tell:
+    """Say `message` to each of `workers`."""
+
+    workers: tuple[int, ...]
+    message: internal.ToWorker
+
+
+@dataclass(slots=True)
+class Reply:
+    session: int
+    response: Response
+
+
+@dataclass(slots=True)
+class Pass:
+    """Pass a worker's encoded answer on to the client."""
+
+    session: int
+    response: msgspec.Raw
+
+
+@dataclass(slots=True)
+class Close:
+    """Say `closing`, then close the connection; the multiplexer has forgotten the session."""
+
+    session: int
+    closing: Closing
+
+
+@dataclass(slots=True)
+class Hold:
+    """Test hook: stop writing to the worker, or go on."""
+
+    worker: int
+    held: bool
+
+
+@dataclass(slots=True)
+class Fenced:
+    """For the log: controller `newer` ended the session of controller `older`."""
+
+    older: int
+    newer: int
+
+
+Effect = Forward | Tell | Reply | Pass | Close | Hold | Fenced

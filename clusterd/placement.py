@@ -1,0 +1,75 @@
+"""Which worker gets what: the routing table of docs/protocol.md, as a policy without side effects.
+
+Worker 0 maintains (or is Solo), 1 .. M are interactive. A dataflow is the reading side's if it is a query
+(only transient indexes out, one single time in) or a subscription that imports only maintained indexes. The
+judgement is the same in Solo, where both sides are one worker, so that both modes refuse alike.
+
+Lanes: with two interactive workers or more, reads by key and heavy reads (scans, queries) use different ones,
+so that a long scan does not stand before a lookup.
+
+Does not: know what is declared (declared.py), keep count of what is in flight.
+"""
+
+from __future__ import annotations
+
+from clusterd.declared import Collection
+from controller_proto.dataflow import DataflowHeader, is_one_shot
+from controller_proto.errors import Refusal
+
+__all__ = ["OWNER", "Placement"]
+
+OWNER = 0  # the worker that writes maintained arrangements
+
+
+class Placement:
+    __slots__ = ("_heavy", "_heavy_turn", "_point", "_point_turn", "everyone", "interactive")
+
+    def __init__(self, interactive_workers: int) -> None:
+        self.interactive = tuple(range(1, interactive_workers + 1))
+        self.everyone = (OWNER, *self.interactive)
+        half = (interactive_workers + 1) // 2
+        self._point = self.interactive[:half] or (OWNER,)
+        self._heavy = self.interactive[half:] or self._point
+        self._point_turn = self._heavy_turn = 0
+
+    @property
+    def is_solo(self) -> bool:
+        return not self.interactive
+
+    def dataflow(self, header: DataflowHeader, imports: tuple[Collection, ...]) -> tuple[int, bool]:
+        """Return (owner, whether it is the reading side's). Raises Refusal `invalid-plan`."""
+        of_queries = [entry for entry in imports if entry.dataflow.query]
+        subscription = (
+            bool(imports)
+            and not header.source_imports
+            and not of_queries
+            and all(export.kind == "subscribe" for export in header.exports)
+        )
+        if not is_one_shot(header) and not subscription:
+            if of_queries:
+                why = f"{of_queries[0].id} is the result of a query, which only a query may import"
+                raise Refusal("invalid-plan", why, "import maintained indexes, or read one single time")
+            return OWNER, False
+        owners = {entry.owner for entry in of_queries}
+        if len(owners) > 1:
+            named = ", ".join(entry.id for entry in of_queries)
+            raise Refusal("invalid-plan", f"results of queries on different workers: {named}")
+        return (owners.pop() if owners else self._next_heavy()), True
+
+    def reader(self, entry: Collection, *, by_key: bool, routing: str) -> int:
+        """Return the worker that answers a peek of `entry`. routing: the setting `read_routing`."""
+        if entry.dataflow.query or routing == "maintenance":
+            return entry.owner
+        if not by_key:
+            return self._next_heavy()
+        self._point_turn = (self._point_turn + 1) % len(self._point)
+        return self._point[self._point_turn]
+
+    def hears_compaction(self, entry: Collection) -> tuple[int, ...]:
+        """Whoever may hold an arrangement of `entry`; the owner first (protocol decision 2)."""
+        shared = entry.export.kind == "index" and not entry.dataflow.query
+        return self.everyone if shared else (entry.owner,)
+
+    def _next_heavy(self) -> int:
+        self._heavy_turn = (self._heavy_turn + 1) % len(self._heavy)
+        return self._heavy[self._heavy_turn]
