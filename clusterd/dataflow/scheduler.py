@@ -1,25 +1,23 @@
 """Scheduler: whose chunk of work is next.
 
-A dataflow has a round to run when its inputs have moved beyond what it has done. Rounds that run take turns:
-each gets a chunk, so a hydration of seconds does not make every other dataflow stale, and after each chunk
-the caller gets a chance to read its pipe (R11). A chunk ends at the first piece of work that ends after half
-of `chunk_s`, so it keeps within `chunk_s` as long as no piece takes the other half.
+Rounds come decided (sequence.py, or the runtime's core) and take turns: each gets a chunk, so a hydration of
+seconds does not make every other dataflow stale, and after each chunk the caller gets a chance to read its
+pipe (R11). A chunk ends at the first piece of work that ends after half of `chunk_s`, so it keeps within
+`chunk_s` as long as no piece takes the other half.
 
-Dataflows are looked at only when something they read is said to have moved (`moved`), by the caller for
-shards, by the scheduler itself for what other dataflows of the process write; so idle ones cost nothing.
-
-Does not: read a clock of its own, wait, publish or notify (the caller does, from `Step.completed`).
+Does not: read a clock of its own, decide rounds, wait, publish or notify (the caller does, from
+`Step.completed`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Hashable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 
 from clusterd.dataflow.graph import Clock, Graph
 from clusterd.dataflow.operator import Round
-from clusterd.dataflow.sequence import RoundSequence, plan_upper
+from clusterd.dataflow.sequence import RoundSequence
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 
@@ -36,7 +34,7 @@ class RoundDone:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step did. more: there is work left that needs no news."""
+    """What a step did. more: rounds are left that run or wait to begin."""
 
     completed: tuple[RoundDone, ...]
     more: bool
@@ -56,12 +54,6 @@ class SchedulerStatistics:
 @dataclass(slots=True)
 class _Standing:
     graph: Graph
-    as_of: int
-    until: int | None
-    reads: frozenset[Hashable]
-    writes: frozenset[Hashable]
-    upper: Frontier = field(default_factory=Frontier.minimum)
-    is_scheduled: bool = False
     round: Round | None = None
     work: Iterator[None] | None = None
 
@@ -72,81 +64,53 @@ class Scheduler:
     def __init__(self, *, chunk_s: float) -> None:
         self._turn_s = chunk_s / 2
         self._dataflows: dict[Hashable, _Standing] = {}
-        self._readers: dict[Hashable, set[Hashable]] = {}
         self._sequence = RoundSequence()
-        self._moved: dict[Hashable, None] = {}  # dataflows to look at, in order
         self._running: deque[Hashable] = deque()
         self._rounds = 0
         self._chunks = 0
         self._longest_chunk_s = 0.0
 
-    def add(
-        self,
-        dataflow: Hashable,
-        graph: Graph,
-        *,
-        as_of: int,
-        until: int | None,
-        reads: Collection[Hashable],
-        writes: Collection[Hashable],
-    ) -> None:
-        """Take a dataflow over, suspended. reads, writes: names of its inputs and outputs, for `moved`."""
+    def add(self, dataflow: Hashable, graph: Graph) -> None:
+        """Take a dataflow over."""
         if dataflow in self._dataflows:
-            raise InvariantViolation("dataflow is scheduled already", dataflow=dataflow)
-        standing = _Standing(graph, as_of, until, frozenset(reads), frozenset(writes))
-        self._dataflows[dataflow] = standing
-        for name in standing.reads:
-            self._readers.setdefault(name, set()).add(dataflow)
+            raise InvariantViolation("dataflow is here already", dataflow=dataflow)
+        self._dataflows[dataflow] = _Standing(graph)
 
-    def schedule(self, dataflow: Hashable) -> None:
-        """Permission to compute. Idempotent."""
-        self._dataflows[dataflow].is_scheduled = True
-        self._moved[dataflow] = None
+    def begin(self, dataflow: Hashable, round: Round) -> None:
+        """Run `round` from now on; the one before must be over."""
+        if self._dataflows[dataflow].round is not None:
+            raise InvariantViolation("one round at a time", dataflow=dataflow, round=round)
+        self._dataflows[dataflow].round = round
+        self._sequence.append(dataflow, round)
 
     def remove(self, dataflow: Hashable) -> None:
         """Drop the dataflow, in the middle of a round if need be, and close its graph."""
         standing = self._dataflows.pop(dataflow)
-        for name in standing.reads:
-            readers = self._readers[name]
-            readers.discard(dataflow)
-            if not readers:
-                del self._readers[name]
         self._sequence.forget(dataflow)
-        self._moved.pop(dataflow, None)
         if standing.work is not None:
             self._running.remove(dataflow)
         standing.work = None
         standing.graph.close()
 
-    def moved(self, name: Hashable) -> None:
-        """Input `name` may have moved: look again at who reads it."""
-        for dataflow in self._readers.get(name, ()):
-            self._moved[dataflow] = None
-
-    def upper(self, dataflow: Hashable) -> Frontier:
-        """Up to where the dataflow has computed: the upper of its last round, the minimum before."""
-        return self._dataflows[dataflow].upper
-
     def running_round(self, dataflow: Hashable) -> Round | None:
+        """The round that runs or waits to begin."""
         return self._dataflows[dataflow].round
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do something."""
-        return bool(self._running or self._moved or len(self._sequence))
+        return bool(self._running or len(self._sequence))
 
     def step(self, budget_s: float, clock: Clock) -> Step:
-        """Run chunks, at least one if there is work, until `budget_s` of `clock` is used or nothing is left."""
+        """Run chunks until `budget_s` of `clock` is used or nothing is left; one at least, if there is work."""
         end = clock() + budget_s
         completed: list[RoundDone] = []
-        while self._begin():
+        while self._begin_decided():
             dataflow = self._running.popleft()
-            done = self._chunk(self._dataflows[dataflow], end, clock)
-            if done is None:
+            upper = self._chunk(self._dataflows[dataflow], end, clock)
+            if upper is None:
                 self._running.append(dataflow)
             else:
-                completed.append(RoundDone(dataflow, done))
-                self._complete(dataflow, done)
+                completed.append(RoundDone(dataflow, upper))
             if clock() >= end:
                 break
         return Step(tuple(completed), self.has_work)
@@ -156,25 +120,20 @@ class Scheduler:
             len(self._dataflows), len(self._running), self._rounds, self._chunks, self._longest_chunk_s
         )
 
-    def _begin(self) -> bool:
-        """Decide and begin the rounds that can be; whether any runs."""
-        for dataflow in self._moved:
-            standing = self._dataflows[dataflow]
-            # A dataflow in a round is looked at again when it ends.
-            if standing.is_scheduled and standing.work is None and dataflow not in self._sequence:
-                upper = plan_upper(standing.graph.frontier, standing.upper, standing.as_of, standing.until)
-                if upper is not None:
-                    self._sequence.append(dataflow, upper)
-        self._moved.clear()
+    def close(self) -> None:
+        """Remove every dataflow."""
+        for dataflow in list(self._dataflows):
+            self.remove(dataflow)
+
+    def _begin_decided(self) -> bool:
         while (entry := self._sequence.take()) is not None:
             standing = self._dataflows[entry.dataflow]
-            standing.round = Round(standing.upper.time, entry.upper, standing.as_of, standing.until)
-            standing.work = standing.graph.run(standing.round)
+            standing.work = standing.graph.run(entry.round)
             self._running.append(entry.dataflow)
         return bool(self._running)
 
     def _chunk(self, standing: _Standing, end: float, clock: Clock) -> Frontier | None:
-        """Run a chunk; the upper if the round is over."""
+        """Run a chunk; the round's upper if that was its last."""
         assert standing.work is not None
         assert standing.round is not None
         began = clock()
@@ -184,15 +143,9 @@ class Scheduler:
             if clock() >= stop:
                 upper = None
                 break
+        if upper is not None:
+            standing.round = standing.work = None
+            self._rounds += 1
         self._chunks += 1
         self._longest_chunk_s = max(self._longest_chunk_s, clock() - began)
         return upper
-
-    def _complete(self, dataflow: Hashable, upper: Frontier) -> None:
-        standing = self._dataflows[dataflow]
-        standing.upper = upper
-        standing.round = standing.work = None
-        self._rounds += 1
-        self._moved[dataflow] = None
-        for name in standing.writes:
-            self.moved(name)
