@@ -1,0 +1,115 @@
+"""Reclaim: when the names of superseded batches go.
+
+A batch is superseded by the first turn of a page that names it no more. Its name is removed no sooner than
+`grace_generations` turns and `grace_s` seconds later: a reader that copied an older slot then has either
+attached all it names, or finds a name gone and the page turned. The grace only makes that second case rare;
+no answer depends on it, and no reader is ever waited for.
+
+An idle writer makes no turns, so it may repeat the last one until the first condition holds.
+
+Does not: read a clock (`now_s` is given), free memory (the last mapping does), or know who reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from shm_arrangements import failpoints, segment
+from shm_arrangements.names import Locator
+from shm_arrangements.publication import PublicationPage
+
+GRACE_GENERATIONS: Final = 2
+GRACE_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """A batch that the page names no more since turn `generation`, as was noticed at `at_s`."""
+
+    locator: Locator
+    generation: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimPlan:
+    """turns: how often to repeat the last turn first; due_s: when to plan again, None if nothing is kept."""
+
+    turns: int
+    unlink: tuple[Superseded, ...]
+    keep: tuple[Superseded, ...]
+    due_s: float | None
+
+
+def plan_reclaim(
+    superseded: Iterable[Superseded],
+    *,
+    generation: int,
+    now_s: float,
+    grace_generations: int,
+    grace_s: float,
+) -> ReclaimPlan:
+    """Decide, for a page at `generation`, which names may go; pure.
+
+    What is old enough in time is made old enough in turns, by `turns` more of them.
+    """
+    unlink: list[Superseded] = []
+    keep: list[Superseded] = []
+    for one in superseded:
+        (unlink if one.at_s + grace_s <= now_s else keep).append(one)
+    turns = max((one.generation + grace_generations - generation for one in unlink), default=0)
+    due_s = min((one.at_s + grace_s for one in keep), default=None)
+    return ReclaimPlan(max(turns, 0), tuple(unlink), tuple(keep), due_s)
+
+
+class Reclaimer:
+    """Carries the plan out for one page."""
+
+    __slots__ = ("_noticed", "_waiting")
+
+    def __init__(self) -> None:
+        self._noticed: list[tuple[Locator, int]] = []
+        self._waiting: tuple[Superseded, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._noticed) + len(self._waiting)
+
+    def supersede(self, locators: Iterable[Locator], generation: int) -> None:
+        """Note what turn `generation` names no more; the grace begins at the next `run`."""
+        self._noticed += [(locator, generation) for locator in locators]
+
+    def run(self, page: PublicationPage, now_s: float) -> float | None:
+        """Remove the names that are due; return when the next are, or None.
+
+        now_s: seconds of a monotonic clock. May turn the page again; nobody need be told.
+        """
+        self._waiting += tuple(Superseded(*noticed, now_s) for noticed in self._noticed)
+        self._noticed.clear()
+        if not self._waiting:
+            return None
+        plan = plan_reclaim(
+            self._waiting,
+            generation=page.state.generation,
+            now_s=now_s,
+            grace_generations=GRACE_GENERATIONS,
+            grace_s=GRACE_S,
+        )
+        for _ in range(plan.turns):
+            page.again()
+        _unlink(one.locator for one in plan.unlink)
+        self._waiting = plan.keep
+        return plan.due_s
+
+    def finish(self) -> None:
+        """Remove all names at once: the page is closed, and whoever retries will find it so."""
+        _unlink([*(one.locator for one in self._waiting), *(locator for locator, _ in self._noticed)])
+        self._waiting = ()
+        self._noticed.clear()
+
+
+def _unlink(locators: Iterable[Locator]) -> None:
+    for locator in locators:
+        failpoints.hit("batch.unlink")
+        segment.unlink(locator.name)
