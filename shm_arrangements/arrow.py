@@ -1,4 +1,4 @@
-"""Columns as Arrow: the same memory where the layouts agree, which is all but booleans and validity.
+"""Columns as Arrow: the same memory where the layouts agree, which is all but booleans.
 
 The one module that imports pyarrow, and only its users import it.
 
@@ -27,9 +27,7 @@ TYPES: Final[dict[ColumnType, Any]] = {
 
 def to_array(column: Column) -> Any:
     """Return `column` as a pyarrow.Array; its buffers keep the memory alive."""
-    validity = column.validity
-    valid = None if validity is None else _bits(validity)
-    buffers = [valid, pa.py_buffer(np.ascontiguousarray(column.values))]
+    buffers = [_validity(column), pa.py_buffer(np.ascontiguousarray(column.values))]
     if column.type is ColumnType.BOOL:
         buffers[1] = _bits(column.values)
     elif column.offsets is not None:
@@ -50,6 +48,17 @@ def to_record_batch(
         fields.append(pa.field("count", pa.int64(), nullable=False))
         arrays.append(pa.Array.from_buffers(pa.int64(), len(counts), [None, pa.py_buffer(counts)]))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _validity(column: Column) -> Any:
+    """The bitmap: the index's own where it begins at a byte, else packed anew; None if all are valid."""
+    found = column.bits()
+    if found is None:
+        return None
+    bits, start = found
+    if start % 8 == 0:
+        return pa.py_buffer(bits[start // 8 :])
+    return _bits(column.validity)
 
 
 def _bits(values: Any) -> Any:
