@@ -4,7 +4,8 @@ Open loop: a peek is sent when it is due, whether or not earlier ones were answe
 from the time it was due, so a stall is charged to every peek that should have been sent during it. The client
 sleeps between sends (it does not spin: on a small machine it would take the core that the daemon needs).
 
-`python -m bench.openloop --help` is the process; `OpenLoop` starts it and reads its file of results.
+`python -m bench.openloop --help` is the process. `OpenLoop` starts it and shares a mapped file of
+latencies with it, so that who watches sees each answer when it comes, and neither waits for the other.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,16 +91,25 @@ def run(
     rate: float,
     seconds: float,
     at: int | None = None,
+    latencies: np.ndarray | None = None,
+    on_start: Callable[[float], None] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, set[str]]:
-    """Peek `keys` in turn. Returns when each was due (CLOCK_MONOTONIC, s), its latency (s), who served."""
+    """Peek `keys` in turn. Returns when each was due (CLOCK_MONOTONIC, s), its latency (s), who served.
+
+    latencies: (int(rate * seconds),) float64, filled in as answers come; NaN is no answer yet. on_start is
+    told when the first is due.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     connection = PeekSocket(address)
     count = int(rate * seconds)
-    latencies = np.full(count, np.nan)
+    if latencies is None:
+        latencies = np.full(count, np.nan)
     roles: set[str] = set()
     selector = selectors.DefaultSelector()
     selector.register(connection.socket, selectors.EVENT_READ)
     start = time.monotonic() + 0.01
+    if on_start is not None:
+        on_start(start)
     due = start + np.arange(count) / rate
     sent = answered = 0
     while answered < count:
@@ -154,7 +165,7 @@ def capacity(
 
 
 class OpenLoop:
-    """`run` in a process of its own. `join()` gives (due, latencies, roles)."""
+    """`run` in a process of its own. `join()` gives (due, latencies, roles); `so_far()` what there is."""
 
     def __init__(
         self,
@@ -167,37 +178,56 @@ class OpenLoop:
         file: Path,
         at: int | None = None,
     ) -> None:
-        self._file = file
         self._seconds = seconds
+        self._rate = rate
+        self._file = file
+        # Element 0 is when the first peek is due, 0 until then; the latencies follow.
+        self._shared = np.memmap(file, np.float64, "w+", shape=(1 + int(rate * seconds),))
+        self._shared[1:] = np.nan
         job = {
             "address": address, "collection": collection, "keys": keys,
             "rate": rate, "seconds": seconds, "at": at, "file": str(file),
         }  # fmt: skip
-        self._process = subprocess.Popen([sys.executable, "-m", "bench.openloop", json.dumps(job)])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.openloop", json.dumps(job)], stdout=subprocess.PIPE
+        )
+
+    def so_far(self) -> tuple[np.ndarray, np.ndarray]:
+        """When each peek that is due by now was due, and its latency; NaN if it is not answered yet."""
+        start = float(self._shared[0])
+        passed = int((time.monotonic() - start) * self._rate) if start else 0
+        sent = min(len(self._shared) - 1, max(0, passed))
+        return start + np.arange(sent) / self._rate, np.array(self._shared[1 : 1 + sent])
 
     def join(self) -> tuple[np.ndarray, np.ndarray, set[str]]:
-        if self._process.wait(self._seconds + DRAIN_S + 30):
+        """Wait for the end. Raises RuntimeError if a peek failed or was not answered."""
+        out, _ = self._process.communicate(timeout=self._seconds + DRAIN_S + 30)
+        if self._process.returncode:
             raise RuntimeError(f"the open-loop client ended with status {self._process.returncode}")
-        with np.load(self._file) as saved:
-            return saved["due"], saved["latencies"], set(saved["roles"].tolist())
+        latencies = np.array(self._shared[1:])
+        due = float(self._shared[0]) + np.arange(len(latencies)) / self._rate
+        return due, latencies, set(json.loads(out))
 
     def stop(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
-        self._process.wait(10)
+        self._process.communicate(timeout=10)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "job", help="JSON: address, collection, keys, rate, seconds, at, file (.npz to write)"
-    )
+    parser.add_argument("job", help="JSON: address, collection, keys, rate, seconds, at, file (of OpenLoop)")
     job = json.loads(parser.parse_args().job)
-    due, latencies, roles = run(
+    shared = np.memmap(job["file"], np.float64, "r+")
+
+    def on_start(start: float) -> None:
+        shared[0] = start
+
+    _, _, roles = run(
         job["address"], job["collection"], [tuple(key) for key in job["keys"]],
-        rate=job["rate"], seconds=job["seconds"], at=job["at"],
+        rate=job["rate"], seconds=job["seconds"], at=job["at"], latencies=shared[1:], on_start=on_start,
     )  # fmt: skip
-    np.savez(job["file"], due=due, latencies=latencies, roles=np.array(sorted(roles), dtype=np.str_))
+    print(json.dumps(sorted(roles)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,448 @@
+"""Client: one session with a replica, as its controller or beside it; see the package's head.
+
+Right in what a session must know: a command's success is silent, so creation ends with a Sync, and the first
+refusal among the commands before it is raised. Frontiers that are not asked for are taken in by whatever call
+reads next, so that waiting for one thing never loses another.
+
+Does not: run threads, reconnect, keep a history of commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from time import monotonic, time_ns
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import msgspec
+
+from clusterd.client.answer import Answer, PeekCanceled, PeekFailed, schema_of
+from clusterd.client.index import DEADLINE_S, Index
+from clusterd.convert import updates_from_rows
+from clusterd.storage.store import Store
+from controller_proto import command, response
+from controller_proto.client import WireClient
+from controller_proto.codec import encode_body
+from controller_proto.dataflow import (
+    Build,
+    DataflowBody,
+    DataflowHeader,
+    Export,
+    IndexImport,
+    SourceImport,
+    WireFrontier,
+)
+from controller_proto.errors import LocalProtocolError, Refusal
+from controller_proto.expr import Expr
+from controller_proto.ids import GlobalId, parse_id
+from controller_proto.plan import Get, OrderBy, Plan
+from controller_proto.schema import Column, Row, Scalar, Schema
+from controller_proto.typing_rules import plan_schema
+from controller_proto.validate import validate_peek
+from shm_arrangements.attach import Attached, attach
+from shm_arrangements.frontier import Frontier
+
+if TYPE_CHECKING:
+    from clusterd.launcher import Replica
+
+__all__ = ["Client"]
+
+
+class Client:
+    """One session with a replica. Not for use by two threads at once."""
+
+    def __init__(self, wire: WireClient, store: Store | None, instance: str | None) -> None:
+        self._wire = wire
+        self._store = store
+        self._instance = instance
+        self._sources: dict[str, GlobalId] = {}
+        self._schemas: dict[GlobalId, Schema] = {}
+        self._indexes: dict[GlobalId, Index] = {}
+        self._frontiers: dict[GlobalId, response.Frontiers] = {}
+        self._peeks: dict[str, Schema] = {}  # sent and not awaited: the schema of their rows
+        self._answers: dict[str, response.PeekResponse] = {}
+        self._refused: dict[int, response.Refused] = {}
+        self._next = {"u": 1, "t": 1}
+
+    # -- the session ----------------------------------------------------------------------------------------
+
+    @classmethod
+    def connect(
+        cls,
+        where: str | Replica,
+        *,
+        data_dir: Path | str | None = None,
+        config: Mapping[str, Any] | None = None,
+        reader: bool = False,
+        epoch: int | None = None,
+        timeout_s: float = 10.0,
+    ) -> Client:
+        """Connect to an address (`unix:PATH`, `tcp:HOST:PORT`) or a launched replica.
+
+        data_dir: where the replica's shards are; a launched replica knows. A controller's `epoch`
+        (default: the clock) fences those with a lower one. It starts from nothing: what earlier
+        controllers created ends. Raises OSError if nobody listens, Refusal as the replica says (`fenced`,
+        `incompatible-config`).
+        """
+        instance = None
+        if not isinstance(where, str):
+            instance, data_dir = where.instance, data_dir if data_dir is not None else where.data_dir
+            config = {**where.config, **(config or {})}
+            where = where.address
+        wire = WireClient.connect(where, timeout_s=timeout_s)
+        try:
+            store = None
+            if data_dir is not None:
+                store = Store.open(data_dir)
+            client = cls(wire, store, instance)
+            nonce = uuid4().hex
+            if reader:
+                sent = [wire.hello(nonce, kind="reader")]
+            else:
+                sent = [wire.hello(nonce, epoch=time_ns() // 1000 if epoch is None else epoch)]
+                sent.append(wire.send(command.CreateInstance(0, config=dict(config or {}))))
+                sent.append(wire.send(command.InitializationComplete(0)))
+            client._accepted(sent, timeout_s)
+        except BaseException:
+            wire.close()
+            raise
+        return client
+
+    def close(self) -> None:
+        """Leave. What was created runs on until another controller comes."""
+        self._wire.close()
+        if self._store is not None:
+            self._store.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """Readable when there is something to `pump`."""
+        return self._wire.fileno()
+
+    def pump(self, timeout_s: float = 0.0) -> bool:
+        """Take in what has arrived; wait for something up to `timeout_s`. Returns whether there was
+        anything.
+        """
+        got = False
+        while (said := self._wire.recv(0.0 if got else timeout_s)) is not None:
+            got = True
+            if isinstance(said, response.Frontiers):
+                self._note(said)
+            elif isinstance(said, response.PeekResponse):
+                self._answers[said.uuid] = said
+            elif isinstance(said, response.Refused):
+                self._refused[said.seq] = said
+        return got
+
+    def _note(self, said: response.Frontiers) -> None:
+        known = self._frontiers.get(said.id)
+        if known is not None:
+            said = response.Frontiers(
+                said.id,
+                known.write if said.write is None else said.write,
+                known.input if said.input is None else said.input,
+                known.output if said.output is None else said.output,
+            )
+        self._frontiers[said.id] = said
+
+    def _accepted(self, sent: Iterable[int], timeout_s: float = DEADLINE_S) -> None:
+        """Wait until the commands were validated; raise the first refusal among them."""
+        self._wire.sync(timeout_s)
+        self.pump()
+        for seq in sent:
+            refused = self._refused.pop(seq, None)
+            if refused is not None:
+                raise Refusal(refused.code, refused.message, refused.hint)
+
+    # -- shards ---------------------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> Store:
+        """The shards. Raises LocalProtocolError if the client was not told where they are."""
+        if self._store is None:
+            raise LocalProtocolError("unknown-shard", "no data directory", "connect with data_dir=")
+        return self._store
+
+    def create_shard(self, name: str, columns: Schema | Mapping[str, str]) -> None:
+        """Make a shard, if it is not there; columns as `schema_of` takes them. Raises
+        Refusal(`schema-mismatch`).
+        """
+        self.store.create_shard(name, schema_of(columns))
+
+    def write(
+        self, name: str, rows: Sequence[Row | Mapping[str, Scalar]], *, at: int | None = None, diff: int = 1
+    ) -> int:
+        """Append `rows` (tuples, or dicts by column) to a shard at time `at`, and seal it. Returns the time.
+
+        at: default the shard's upper. diff: -1 retracts. Raises Refusal: `upper-mismatch`, `schema-mismatch`.
+        """
+        shard = self.store.shard(name)
+        upper = shard.upper
+        if upper.is_empty:
+            raise Refusal("upper-mismatch", f"shard {name!r} has ended")
+        time = upper.time if at is None else at
+        names = [c.name for c in shard.schema.columns]
+        plain = [tuple(row[n] for n in names) if isinstance(row, Mapping) else tuple(row) for row in rows]
+        shard.append(updates_from_rows(shard.schema, plain, time, diff), upper, Frontier.at(time + 1))
+        return time
+
+    def advance(self, name: str, upper: int | None) -> None:
+        """Seal a shard up to `upper` without writing; None ends it."""
+        shard = self.store.shard(name)
+        new = Frontier.empty() if upper is None else Frontier.at(upper)
+        shard.append(updates_from_rows(shard.schema, [], 0), shard.upper, new)
+
+    # -- dataflows ------------------------------------------------------------------------------------------
+
+    def source(self, name: str) -> Get:
+        """A shard as the input of a plan. Raises Refusal(`unknown-shard`)."""
+        if name not in self._sources:
+            schema = self.store.shard(name).schema
+            id = self._fresh("u")
+            self._sources[name] = id
+            self._schemas[id] = schema
+        return Get(self._sources[name])
+
+    def create_index(
+        self,
+        on: str | Plan,
+        key: Sequence[str | int] = (),
+        *,
+        names: Sequence[str] | None = None,
+        id: GlobalId | None = None,
+        as_of: int | None = None,
+        schedule: bool = True,
+    ) -> Index:
+        """Maintain a shard (by name) or a plan over `source`s and other indexes, arranged by `key`.
+
+        key: names or positions of columns. names: of the plan's columns. as_of: first time readable;
+        default the newest time that all its inputs have sealed. Raises Refusal (`invalid-plan`,
+        `unknown-shard`, ...).
+        """
+        collection = self.source(on) if isinstance(on, str) else on
+        index_id = parse_id(id) if id is not None else self._fresh("u")
+        return self._create(collection, key, names, index_id, as_of, until=None, schedule=schedule)
+
+    def query(self, plan: Plan, *, at: int | None = None, names: Sequence[str] | None = None) -> Answer:
+        """The rows of a plan over indexes, computed once, by the runtime for reads if there is one."""
+        if at is None:
+            at = self._newest((), [self._indexes[id] for id in _gets(plan) if id in self._indexes])
+        index = self._create(plan, (), names, self._fresh("t"), at, until=at + 1, schedule=True)
+        try:
+            return index.peek(at=at)
+        finally:
+            index.drop()
+
+    def _create(
+        self,
+        plan: Plan,
+        key: Sequence[str | int],
+        names: Sequence[str] | None,
+        id: GlobalId,
+        as_of: int | None,
+        *,
+        until: int | None,
+        schedule: bool,
+    ) -> Index:
+        used = _gets(plan)
+        sources = [(name, source) for name, source in self._sources.items() if source in used]
+        indexes = [self._indexes[each] for each in used if each in self._indexes]
+        readable = {source: self._schemas[source] for _, source in sources}
+        readable.update({index.id: index.schema for index in indexes})
+        schema = _renamed(plan_schema(plan, readable), names)
+        builds: tuple[Build, ...] = ()
+        if isinstance(plan, Get):
+            on = plan.id
+        else:
+            on = self._fresh("u")
+            builds = (Build(on, plan),)
+        positions = tuple(_position(schema, column) for column in key)
+        export = Export(id, "index", on, schema, positions)
+        if as_of is None:
+            as_of = self._newest([name for name, _ in sources], indexes)
+        header = DataflowHeader(
+            name=id,
+            as_of=as_of,
+            until=until,
+            source_imports=tuple(
+                SourceImport(source, name, self._schemas[source], self.store.shard(name).upper.to_wire())
+                for name, source in sources
+            ),
+            index_imports=tuple(IndexImport(index.id) for index in indexes),
+            exports=(export,),
+        )
+        sent = [self._wire.send(command.CreateDataflow(0, header, encode_body(DataflowBody(builds))))]
+        if schedule:
+            sent.append(self._wire.send(command.Schedule(0, id)))
+        self._accepted(sent)
+        index = Index(self, export, as_of)
+        self._indexes[id] = index
+        return index
+
+    def _newest(self, shards: Sequence[str], indexes: Sequence[Index]) -> int:
+        """The newest time that all of these have sealed, as far as we know; else the first readable one."""
+        states = [self.store.shard(name) for name in shards]
+        uppers = [shard.upper.to_wire() for shard in states]
+        uppers += [(0,) if index.frontier is None else index.frontier for index in indexes]
+        floors = [shard.since.time for shard in states if not shard.since.is_empty]
+        floor = max([*floors, *(index.since for index in indexes)], default=0)
+        return max(floor, min((upper[0] - 1 for upper in uppers if upper), default=floor))
+
+    def schedule(self, index: Index) -> None:
+        """Let a dataflow that was created with `schedule=False` run."""
+        self._accepted([self._wire.send(command.Schedule(0, index.id))])
+
+    def allow_compaction(self, index: Index, since: int) -> None:
+        """Promise that `index` is not read before `since` any more; reads below it are refused."""
+        index.since = max(index.since, since)
+        self._wire.send(command.AllowCompaction(0, index.id, (since,)))
+
+    def drop(self, index: Index) -> None:
+        """End a dataflow; what waits for it is answered `dropped`."""
+        self._indexes.pop(index.id, None)
+        self._wire.send(command.AllowCompaction(0, index.id, ()))
+
+    def update_configuration(self, **settings: bool | int | float | str) -> None:
+        """Change settings, for everything at once. Raises Refusal(`unknown-setting`)."""
+        self._accepted([self._wire.send(command.UpdateConfiguration(0, config=settings))])
+
+    def frontier(self, id: GlobalId) -> WireFrontier | None:
+        """The write frontier last reported: `(t,)`, `()` when closed, None before the first report."""
+        self.pump()
+        known = self._frontiers.get(id)
+        return None if known is None else known.write
+
+    def wait_frontier(self, id: GlobalId, time: int, timeout_s: float = DEADLINE_S) -> None:
+        """Wait until the write frontier of `id` is at or beyond `time`. Raises TimeoutError."""
+        deadline = monotonic() + timeout_s
+        while True:
+            found = self.frontier(id)
+            if found is not None and (found == () or found[0] >= time):
+                return
+            if not self.pump(max(0.0, deadline - monotonic())):
+                raise TimeoutError(f"{id} is at {found}, not at {time}, after {timeout_s:g} s")
+
+    # -- reads ----------------------------------------------------------------------------------------------
+
+    def peek(
+        self,
+        index: Index,
+        *,
+        at: int | None = None,
+        keys: Sequence[Scalar | Row] | None = None,
+        where: Sequence[Expr] = (),
+        order_by: Sequence[str | OrderBy] = (),
+        limit: int | None = None,
+        offset: int = 0,
+        select: Sequence[str] | None = None,
+        timeout_s: float = DEADLINE_S,
+    ) -> Answer:
+        """The rows of an index at time `at` (None: the newest sealed one); waits until `at` is sealed.
+
+        keys: values (or tuples, for a key of several columns) of the index's key; None is all rows. where:
+        predicates. order_by: names, or OrderBy; without, rows come sorted by value. select: columns to
+        return. Raises PeekFailed with the code of the answer; TimeoutError, the peek then being canceled.
+        """
+        uuid = self.start_peek(
+            index, at=at, keys=keys, where=where, order_by=order_by, limit=limit, offset=offset, select=select
+        )
+        return self.await_peek(uuid, timeout_s)
+
+    def start_peek(
+        self,
+        index: Index,
+        *,
+        at: int | None = None,
+        keys: Sequence[Scalar | Row] | None = None,
+        where: Sequence[Expr] = (),
+        order_by: Sequence[str | OrderBy] = (),
+        limit: int | None = None,
+        offset: int = 0,
+        select: Sequence[str] | None = None,
+    ) -> str:
+        """Send a peek, arguments as for `peek`. Returns its uuid, for `await_peek` or `cancel_peek`."""
+        schema = index.schema
+        order = tuple(
+            item if isinstance(item, OrderBy) else OrderBy(_position(schema, item)) for item in order_by
+        )
+        projection = None if select is None else tuple(_position(schema, name) for name in select)
+        finishing = command.Finishing(
+            predicates=tuple(where), order_by=order, limit=limit, offset=offset, projection=projection
+        )
+        rows = None if keys is None else tuple(key if isinstance(key, tuple) else (key,) for key in keys)
+        uuid = uuid4().hex
+        peek = command.Peek(0, uuid=uuid, id=index.id, time=at, keys=rows, finishing=finishing)
+        self._peeks[uuid] = validate_peek(peek, index.export)
+        self._wire.send(peek)
+        return uuid
+
+    def await_peek(self, uuid: str, timeout_s: float = DEADLINE_S) -> Answer:
+        """The answer of a started peek. Raises PeekFailed, PeekCanceled, TimeoutError."""
+        deadline = monotonic() + timeout_s
+        while uuid not in self._answers:
+            if not self.pump(max(0.0, deadline - monotonic())):
+                self._wire.cancel(uuid)
+                raise TimeoutError(f"peek not answered within {timeout_s:g} s")
+        answer = self._answers.pop(uuid)
+        schema = self._peeks.pop(uuid)
+        match answer.result:
+            case response.PeekRows() as rows:
+                return Answer(schema, rows, answer.time, answer.served_by)
+            case response.PeekError(code, message, hint):
+                raise PeekFailed(code, message, hint)
+            case _:
+                raise PeekCanceled(uuid)
+
+    def cancel_peek(self, uuid: str) -> None:
+        """Ask for a started peek to be canceled; it is answered all the same, once."""
+        self._wire.cancel(uuid)
+
+    def attach(self, index: Index) -> Attached:
+        """The index in this machine's shared memory; reads from it make no call into the daemon."""
+        return attach(index.id, self._instance)
+
+    def _fresh(self, kind: str) -> GlobalId:
+        number = self._next[kind]
+        self._next[kind] = number + 1
+        return f"{kind}{number}"
+
+
+def _gets(plan: object) -> list[GlobalId]:
+    """The ids that a plan names, each once, in order."""
+    found: dict[GlobalId, None] = {}
+    stack: list[object] = [plan]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Get):
+            found[item.id] = None
+        elif isinstance(item, msgspec.Struct):
+            stack += [getattr(item, field) for field in reversed(item.__struct_fields__)]
+        elif isinstance(item, tuple):
+            stack += reversed(item)
+    return list(found)
+
+
+def _renamed(schema: Schema, names: Sequence[str] | None) -> Schema:
+    if names is None:
+        return schema
+    if len(names) != schema.arity:
+        raise Refusal("invalid-plan", f"{len(names)} names for {schema.arity} columns")
+    return Schema(tuple(Column(n, c.type, c.nullable) for n, c in zip(names, schema.columns, strict=True)))
+
+
+def _position(schema: Schema, column: str | int) -> int:
+    names = [c.name for c in schema.columns]
+    if isinstance(column, int):
+        return column
+    if column not in names:
+        raise Refusal("invalid-plan", f"no column {column!r}", f"there are: {', '.join(names)}")
+    return names.index(column)
