@@ -1,0 +1,105 @@
+"""Does a read wait for maintenance? Point peeks at a fixed rate, while maintenance is idle and while it hydrates.
+
+Open loop at 30 % of the closed-loop rate of one client, measured in the same run; the busy side hydrates a
+self-join of at least 1 s of compiled work, back to back. Five pairs of runs (idle, busy), the median of their
+ratios is the figure; Solo, where one process does both, stands beside it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from bench.harness import Recorder, percentiles, say
+from bench.heavy import CpuShare, append_pairs, sized
+from bench.openloop import OpenLoop, PeekSocket, capacity
+from clusterd.client import Client
+from clusterd.launcher import launch
+from controller_proto.response import PeekRows
+
+ROWS = 100_000
+FRACTION = 0.3
+BAR_RATIO = 1.2
+BAR_P99_US = 2_000.0
+KEYS = 4_096
+
+
+def run(*, smoke: bool = False) -> list[str]:
+    recorder = Recorder("isolation", smoke=smoke)
+    for mode in ("two-runtime", "solo"):
+        with tempfile.TemporaryDirectory() as directory:
+            _mode(recorder, mode, Path(directory), smoke=smoke)
+    return recorder.failed
+
+
+def _mode(recorder: Recorder, mode: str, directory: Path, *, smoke: bool) -> None:
+    two = mode == "two-runtime"
+    runs, seconds, work_s, rows = (1, 1.0, 0.1, 5_000) if smoke else (5, 8.0, 1.0, 200_000)
+    config = {"enable_two_runtime_compute": two}
+    with launch(config, directory / "data") as replica, Client.connect(replica) as client:
+        append_pairs(client, "kv", np.arange(ROWS), np.arange(ROWS) * 7)
+        index = client.create_index("kv", key=["a"])
+        index.wait(0)
+        keys = [(int(k),) for k in np.random.default_rng(1).integers(0, ROWS, KEYS)]
+        _check(replica.address, index.id, keys[:200], "interactive" if two else "solo")
+        heavy, group = sized(client, work_s, rows=rows)
+        say(f"{mode}: a hydration joins {rows} rows in groups of {group}")
+        peak = capacity(replica.address, index.id, keys, in_flight=1, seconds=min(2.0, seconds), at=0)
+        recorder.record(f"{mode} capacity, 1 in flight", peak, "peeks/s")
+        worker = "maintenance/0" if two else "solo/0"
+        ratios, busy_p99s, idle_p99s = [], [], []
+        for number in range(runs):
+            found = {}
+            for state in ("idle", "busy"):
+                if state == "busy":
+                    heavy.spans.clear()
+                    heavy.start()
+                load = OpenLoop(
+                    replica.address, index.id, keys, rate=FRACTION * peak, seconds=seconds,
+                    file=directory / "latencies.npz", at=0,
+                )  # fmt: skip
+                try:
+                    with CpuShare(replica, worker) as cpu:
+                        _, latencies, roles = load.join()
+                finally:
+                    load.stop()
+                    if state == "busy":
+                        heavy.stop()
+                if roles != {"interactive" if two else "solo"}:
+                    raise RuntimeError(f"answered by {roles}")
+                found[state] = percentiles(latencies)
+                more = {"maintenance_cpu": round(cpu.share, 3)}
+                if state == "busy":
+                    spans = [end - start for start, end in heavy.spans]
+                    more |= {"hydrations": len(spans), "hydration_s": round(statistics.median(spans), 2)}
+                recorder.record(
+                    f"{mode} {state} p99", found[state]["p99_us"], "us", run=number, rate_per_s=round(FRACTION * peak),
+                    **found[state], **more,
+                )  # fmt: skip
+            ratios.append(found["busy"]["p99_us"] / found["idle"]["p99_us"])
+            busy_p99s.append(found["busy"]["p99_us"])
+            idle_p99s.append(found["idle"]["p99_us"])
+        spread = {"runs": runs, "least": round(min(ratios), 3), "greatest": round(max(ratios), 3)}
+        bars: dict[str, float | None] = {
+            "ratio": BAR_RATIO if two else None,
+            "p99": BAR_P99_US if two else None,
+        }
+        recorder.record(
+            f"{mode} p99 busy / idle", statistics.median(ratios), "ratio", bar=bars["ratio"], **spread
+        )
+        recorder.record(
+            f"{mode} p99 busy, median", statistics.median(busy_p99s), "us", bar=bars["p99"],
+            idle_us=statistics.median(idle_p99s), least=min(busy_p99s), greatest=max(busy_p99s),
+        )  # fmt: skip
+
+
+def _check(address: str, collection: str, keys: list[tuple[int]], role: str) -> None:
+    connection = PeekSocket(address)
+    for (key,) in keys:
+        answer = connection.ask(f"check-{key}", collection, 0, (key,))
+        if answer.result != PeekRows(((key,), (key * 7,)), (1,)) or answer.served_by != role:
+            raise RuntimeError(f"peek of {key}: {answer}")
+    connection.socket.close()
