@@ -1,0 +1,172 @@
+"""What a runtime knows of one collection and of one dataflow: two records, and the standing hold.
+
+A collection's frontiers are kept twice, because a controller in initialisation is ahead of what stands:
+`announced` is what new reads are judged by, in the controller's order (R5); `applied` is what has been
+carried out. The hold (R6) is the least of what was applied, here and by every interactive worker, of what
+parked peeks need and of what dataflows still read. All of these only rise once work is accepted at or beyond
+`announced`, so the hold only rises; `raise_hold` checks that.
+
+Does not: decide when to act on a hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from clusterd.dataflow.sequence import plan_upper
+from clusterd.errors import InvariantViolation
+from clusterd.runtime.peeks import Key
+from controller_proto.dataflow import DataflowHeader, Export, is_one_shot
+from controller_proto.ids import GlobalId
+from shm_arrangements.frontier import Frontier
+
+__all__ = ["Collection", "Dataflow", "meet_all"]
+
+
+def meet_all(frontiers: Iterable[Frontier]) -> Frontier:
+    """The least of them; empty for none."""
+    least = Frontier.empty()
+    for frontier in frontiers:
+        least = Frontier.meet(least, frontier)
+    return least
+
+
+class Collection:
+    """One incarnation of an id.
+
+    export: None for a placeholder: its name was met before its declaration.
+    dataflow: number of the dataflow here that exports it; None if another process owns it.
+    standing: in force; until InitializationComplete a new session's collections are only announced.
+    gone: "" or the code that new commands and peeks get: `dropped`, or `unknown-id` for what was undeclared.
+    ended: the query that makes it was given up: its peeks get `dropped`, it can still be dropped.
+    stale: its page has moved since it was last read, or was never read.
+    needs: dataflow number -> the frontier at which that dataflow still reads it.
+    applied_by: what each interactive worker has applied (maintenance only).
+    """
+
+    __slots__ = (
+        "announced", "applied", "applied_by", "as_of", "dataflow", "ended", "export", "gone", "hold", "key", "needs",
+        "session", "stale", "standing", "upper",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        key: Key,
+        session: int,
+        export: Export | None,
+        as_of: int,
+        *,
+        dataflow: int | None,
+        appliers: int,
+    ) -> None:
+        self.key = key
+        self.session = session
+        self.export = export
+        self.dataflow = dataflow
+        self.as_of = as_of
+        start = Frontier.at(as_of)
+        self.announced = start
+        self.applied = start
+        self.applied_by = [start] * appliers
+        self.hold = start
+        self.upper = Frontier.minimum()
+        self.needs: dict[int, Frontier] = {}
+        self.standing = False
+        self.stale = True
+        self.gone = ""
+        self.ended = False
+
+    @property
+    def id(self) -> GlobalId:
+        return self.key[0]
+
+    @property
+    def is_owned(self) -> bool:
+        return self.dataflow is not None
+
+    @property
+    def is_placeholder(self) -> bool:
+        return self.export is None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether its contents are of use to anybody: it is not dropped, or a dataflow here imports it."""
+        return not self.applied.is_empty or bool(self.needs)
+
+    def take_hold(self, parked: Frontier) -> Frontier:
+        """R6. parked: the least time a parked peek needs."""
+        return meet_all((self.applied, *self.applied_by, *self.needs.values(), parked))
+
+    def raise_hold(self, parked: Frontier) -> bool:
+        """Take the hold anew; whether it rose."""
+        hold = self.take_hold(parked)
+        if hold == self.hold:
+            return False
+        if not self.hold.precedes(hold):
+            raise InvariantViolation("a standing hold goes back", key=self.key, hold=self.hold, to=hold)
+        self.hold = hold
+        return True
+
+
+class Dataflow:
+    """One CreateDataflow that was accepted here.
+
+    built: rendered, with its graph and indexes; computing: the graph has not been closed since.
+    ended: given up before it read anything.
+    waiting: exports neither scheduled nor dropped; it computes when none is left (A5).
+    live: exports not closed yet. running: the upper of the round in flight.
+    """
+
+    __slots__ = (
+        "built", "computing", "ended", "exports", "header", "imports", "live", "number", "one_shot", "plan", "running", "session",
+        "shards", "standing", "upper", "waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        number: int,
+        session: int,
+        header: DataflowHeader,
+        plan: Any,
+        exports: tuple[Key, ...],
+        imports: tuple[Key, ...],
+    ) -> None:
+        self.number = number
+        self.session = session
+        self.header = header
+        self.plan = plan
+        self.exports = exports
+        self.imports = imports
+        self.shards = tuple(dict.fromkeys(s.shard for s in header.source_imports))
+        self.live = set(exports)
+        self.waiting = set(exports)
+        self.one_shot = is_one_shot(header)
+        self.standing = False
+        self.built = False
+        self.computing = False
+        self.ended = False
+        self.upper = Frontier.minimum()
+        self.running: Frontier | None = None
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether nothing has been read yet."""
+        return not self.ended and self.running is None and self.upper == Frontier.minimum()
+
+    @property
+    def need(self) -> Frontier:
+        """Where it still reads its imports: all times below its upper must stay below it when rounded."""
+        if self.upper.is_empty or self.ended:
+            return Frontier.empty()
+        return (
+            Frontier.at(max(self.header.as_of, self.upper.time - 1))
+            if self.upper.time
+            else Frontier.at(self.header.as_of)
+        )
+
+    def next_round(self, inputs: Frontier) -> Frontier | None:
+        """The upper of the round that inputs readable up to `inputs` allow; None if there is nothing to do."""
+        if not self.standing or self.ended or self.waiting or self.running is not None:
+            return None
+        return plan_upper(inputs, self.upper, self.header.as_of, self.header.until)

@@ -1,0 +1,162 @@
+"""What the core of a runtime is told, and what it asks for: events in, effects out.
+
+Events are the multiplexer's messages (`internal.ToWorker`) and those below, by which the shell reports what
+came of an effect. Effects are carried out in the order given, each before the next event: a snapshot is taken
+before the hold it lets go is reported (R6), inputs are released before a terminal report is sent (P10).
+
+Does not: decide or do anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from clusterd.internal import FromWorker, ToWorker
+from clusterd.runtime.peeks import Key, PendingPeek
+from controller_proto.dataflow import DataflowHeader
+from shm_arrangements.frontier import Frontier
+
+__all__ = [
+    "Abandon", "ArmFailpoint", "Build", "CloseGraph", "CloseIndex", "Configure", "Effect", "Evaluate", "Evaluated", "Event",
+    "Flush", "Forget", "Leave", "PageSeen", "ReadPage", "RoundDone", "Send", "SetCompaction", "ShardMoved", "StartRound",
+    "UnwatchShard", "WatchShard",
+]  # fmt: skip
+
+
+class PageSeen(msgspec.Struct, frozen=True):
+    """The answer to ReadPage. state: `absent` (nothing published), `open` or `closed`; frontiers of the meet."""
+
+    key: Key
+    state: str
+    since: Frontier = Frontier.minimum()
+    upper: Frontier = Frontier.minimum()
+
+
+class RoundDone(msgspec.Struct, frozen=True):
+    """The round of dataflow `number` is over and its exports are sealed to `upper`."""
+
+    number: int
+    upper: Frontier
+
+
+class ShardMoved(msgspec.Struct, frozen=True):
+    """The shard is durable up to `upper`. Also the first answer to WatchShard."""
+
+    name: str
+    upper: Frontier
+
+
+class Evaluated(msgspec.Struct, frozen=True):
+    """`response` is the encoded PeekResponse of a peek that was handed out by Evaluate."""
+
+    session: int
+    uuid: str
+    response: bytes
+
+
+class Flush(msgspec.Struct, frozen=True):
+    """The pipe to the multiplexer has room: what was held back to coalesce can go."""
+
+
+Event = ToWorker | PageSeen | RoundDone | ShardMoved | Evaluated | Flush
+
+
+class Send(msgspec.Struct, frozen=True):
+    message: FromWorker
+
+
+class ReadPage(msgspec.Struct, frozen=True):
+    """Read the publication of another process's collection; answer with PageSeen."""
+
+    key: Key
+
+
+class Evaluate(msgspec.Struct, frozen=True):
+    """Take the collection's snapshot now and answer the peek from it at `time`, now or later, by Evaluated."""
+
+    pending: PendingPeek
+    time: int
+
+
+class Abandon(msgspec.Struct, frozen=True):
+    """No answer is owed any more: stop evaluating."""
+
+    session: int
+    uuid: str
+
+
+class Build(msgspec.Struct, frozen=True):
+    """Render dataflow `number` with writers for its exports.
+
+    In the interactive runtime: first take the snapshots of all imports, in one step (R7).
+    """
+
+    number: int
+    header: DataflowHeader
+    plan: Any
+    exports: tuple[Key, ...]
+    imports: tuple[Key, ...]
+
+
+class StartRound(msgspec.Struct, frozen=True):
+    """Run `[lower, upper)` in chunks; RoundDone when it is over."""
+
+    number: int
+    lower: int
+    upper: Frontier
+
+
+class CloseGraph(msgspec.Struct, frozen=True):
+    """Dataflow `number` computes no more: abandon its round, release what it reads. Its indexes stay."""
+
+    number: int
+
+
+class CloseIndex(msgspec.Struct, frozen=True):
+    """Close the collection's page and unlink its segments."""
+
+    key: Key
+
+
+class SetCompaction(msgspec.Struct, frozen=True):
+    """The collection's history may be rounded up to `frontier`."""
+
+    key: Key
+    frontier: Frontier
+
+
+class Forget(msgspec.Struct, frozen=True):
+    """Nothing here needs the other process's collection any more: let go of its page and snapshot."""
+
+    key: Key
+
+
+class WatchShard(msgspec.Struct, frozen=True):
+    name: str
+
+
+class UnwatchShard(msgspec.Struct, frozen=True):
+    name: str
+
+
+class Configure(msgspec.Struct, frozen=True):
+    """Dynamic settings that changed, in force at once."""
+
+    settings: dict[str, bool | int | float | str]
+
+
+class ArmFailpoint(msgspec.Struct, frozen=True):
+    name: str
+    action: str
+
+
+class Leave(msgspec.Struct, frozen=True):
+    """Release everything and exit 0."""
+
+
+Effect = (
+    Send | ReadPage | Evaluate | Abandon | Build | StartRound | CloseGraph | CloseIndex | SetCompaction | Forget
+    | WatchShard | UnwatchShard | Configure | ArmFailpoint | Leave
+)  # fmt: skip

@@ -1,0 +1,65 @@
+"""Hydration: which collections have passed their `as_of`, and what was reported of their frontiers.
+
+P4 and G10 are kept here and nowhere else: the first report of each kind is beyond `as_of`, a report says
+only what changed, none is lower than the one before, and after the empty frontier of a kind nothing of that
+kind is said again.
+
+The three kinds of a maintained index move together: a round reads its inputs up to the upper it then seals.
+
+Does not: send, coalesce, know sessions or when a collection is dropped.
+"""
+
+from __future__ import annotations
+
+from clusterd.errors import InvariantViolation
+from clusterd.runtime.peeks import Key
+from shm_arrangements.frontier import Frontier
+
+__all__ = ["KINDS", "Hydration"]
+
+KINDS = ("write", "input", "output")
+
+
+class Hydration:
+    """Last reported frontiers by collection; `minimum()` is: nothing reported."""
+
+    def __init__(self) -> None:
+        self._as_of: dict[Key, int] = {}
+        self._reported: dict[Key, dict[str, Frontier]] = {}
+
+    def expect(self, key: Key, as_of: int) -> None:
+        """Follow a new collection."""
+        if key in self._as_of:
+            raise InvariantViolation("a collection is followed twice", key=key)
+        self._as_of[key] = as_of
+        self._reported[key] = dict.fromkeys(KINDS, Frontier.minimum())
+
+    def is_hydrated(self, key: Key) -> bool:
+        """Whether the collection's write frontier has passed its `as_of`."""
+        return not self._reported[key]["write"].less_equal(self._as_of[key])
+
+    def advance(self, key: Key, upper: Frontier) -> dict[str, Frontier]:
+        """What to report now that all three kinds stand at `upper`; empty if nothing changed.
+
+        Raises: InvariantViolation if a kind would regress.
+        """
+        if upper.less_equal(self._as_of[key]):
+            return {}
+        news = {}
+        for kind, last in self._reported[key].items():
+            if upper.precedes(last):
+                raise InvariantViolation("a frontier regresses", key=key, kind=kind, last=last, upper=upper)
+            if last.precedes(upper):
+                news[kind] = upper
+        self._reported[key].update(news)
+        return news
+
+    def close(self, key: Key) -> dict[str, Frontier]:
+        """The terminal report: the kinds that were not empty yet (P10 is the caller's)."""
+        return self.advance(key, Frontier.empty())
+
+    def forget(self, key: Key) -> None:
+        del self._as_of[key], self._reported[key]
+
+    def __len__(self) -> int:
+        return len(self._as_of)
