@@ -47,7 +47,9 @@ class StageSpec:
 
 
 class Stage:
-    """A StageSpec compiled for its input's columns. `columns`: of its output.
+    """A StageSpec compiled for its input's columns.
+
+    columns: of its output. fallible: whether a row can become an error here.
 
     Raises Refusal(`invalid-plan`) from the compiler, or for a column out of range.
     """
@@ -57,9 +59,12 @@ class Stage:
         self._arity = len(columns)
         wide = list(columns)
         self._maps: list[CompiledExpr] = []
+        failing: set[int] = set()  # columns that can hold an error, their own or one that passes through
         for expr in spec.maps:
             compiled = compile_expr(expr, wide)
             self._maps.append(compiled)
+            if compiled.fallible or compiled.references & failing:
+                failing.add(len(wide))
             name = wide[expr.index].name if isinstance(expr, ColumnRef) else f"column{len(wide)}"
             wide.append(ColumnSpec(name, compiled.type, compiled.nullable))
         self._predicate = conjunction([compile_expr(p, wide) for p in spec.predicates])
@@ -70,15 +75,10 @@ class Stage:
         self._kept = kept
         self._early = self._closure(() if self._predicate is None else self._predicate.references)
         self._late = self._closure(kept)
-        self._judged = [
-            i for i in sorted(set(kept)) if i >= self._arity and self._maps[i - self._arity].fallible
-        ]
+        self._judged = sorted(failing.intersection(kept))
+        judging = self._predicate is not None and self._predicate.fallible
+        self.fallible = judging or bool(failing.intersection(self._early)) or bool(self._judged)
         self.columns: Columns = tuple(wide[i] for i in kept)
-
-    @property
-    def fallible(self) -> bool:
-        """Whether a row can become an error here."""
-        return bool(self._judged) or (self._predicate is not None and self._predicate.fallible)
 
     def _closure(self, references: Iterable[int]) -> list[int]:
         """The columns that computing `references` reads, ascending, themselves included."""

@@ -1,0 +1,142 @@
+"""Rewriting the stages of fused Mfps: pure, and never changing an answer, errors included.
+
+Columns of an expression can be renumbered; neighbouring stages can be merged where nothing fails that would
+not have failed; stages of a join's side can be put behind the join, so that the side can be an arrangement
+that is looked up in place; and a column can be traced back through stages to where it came from.
+
+Does not: evaluate, or decide what is worth doing (lower.py does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from clusterd.dataflow.operator import Columns
+from clusterd.operators.mfp import Stage, StageSpec
+from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal
+
+__all__ = ["behind_join", "columns_after", "infallible", "merged", "references", "renumbered", "traced"]
+
+
+def references(expr: Expr) -> frozenset[int]:
+    """The columns an expression reads."""
+    match expr:
+        case ColumnRef(index):
+            return frozenset((index,))
+        case Literal():
+            return frozenset()
+        case Case(condition, then, otherwise):
+            return references(condition) | references(then) | references(otherwise)
+        case Call(_, args):
+            return frozenset().union(*map(references, args))
+
+
+def renumbered(expr: Expr, to: Callable[[int], int]) -> Expr:
+    """`expr` with every column `i` replaced by `to(i)`."""
+    match expr:
+        case ColumnRef(index):
+            return ColumnRef(to(index))
+        case Literal():
+            return expr
+        case Case(condition, then, otherwise):
+            return Case(renumbered(condition, to), renumbered(then, to), renumbered(otherwise, to))
+        case Call(function, args):
+            return Call(function, tuple(renumbered(argument, to) for argument in args))
+
+
+def columns_after(stages: Sequence[StageSpec], columns: Columns) -> Columns:
+    """The columns that `stages` make of `columns`. Raises Refusal(`invalid-plan`)."""
+    for spec in stages:
+        columns = Stage(spec, columns).columns
+    return columns
+
+
+def infallible(stages: Sequence[StageSpec], columns: Columns) -> bool:
+    """Whether no row can become an error in `stages` over `columns`."""
+    for spec in stages:
+        stage = Stage(spec, columns)
+        if stage.fallible:
+            return False
+        columns = stage.columns
+    return True
+
+
+def _projection(spec: StageSpec, arity: int) -> tuple[int, ...]:
+    return tuple(range(arity + len(spec.maps))) if spec.projection is None else spec.projection
+
+
+def merged(stages: Sequence[StageSpec], columns: Columns) -> tuple[StageSpec, ...]:
+    """The same as fewer stages, none of them the identity.
+
+    Two become one if the first cannot fail, and either drops no row or is followed by predicates that cannot
+    fail: else a row that the first drops for a NULL could fail in the second's predicates.
+    """
+    done: list[StageSpec] = []
+    before: list[Columns] = []  # the input columns of each of `done`
+    for spec in stages:
+        if spec.is_identity(len(columns)):
+            continue
+        if done:
+            first = Stage(done[-1], before[-1])
+            judges = Stage(StageSpec(spec.maps, spec.predicates, ()), columns).fallible
+            if not first.fallible and not (done[-1].predicates and judges):
+                done[-1] = _composed(done[-1], spec, len(before[-1]))
+                columns = Stage(spec, columns).columns
+                continue
+        done.append(spec)
+        before.append(columns)
+        columns = Stage(spec, columns).columns
+    return tuple(done)
+
+
+def _composed(first: StageSpec, second: StageSpec, arity: int) -> StageSpec:
+    kept = _projection(first, arity)
+    wide = arity + len(first.maps)
+
+    def to(index: int) -> int:
+        return kept[index] if index < len(kept) else wide + index - len(kept)
+
+    return StageSpec(
+        first.maps + tuple(renumbered(expr, to) for expr in second.maps),
+        first.predicates + tuple(renumbered(expr, to) for expr in second.predicates),
+        tuple(to(index) for index in _projection(second, len(kept))),
+    )
+
+
+def traced(stages: Sequence[StageSpec], arity: int, column: int) -> int | None:
+    """The input column, of `arity`, that comes out unchanged as `column`; None if it is computed."""
+    arities = [arity]
+    for spec in stages:
+        arities.append(len(_projection(spec, arities[-1])))
+    for spec, before in zip(reversed(stages), reversed(arities[:-1]), strict=True):
+        column = _projection(spec, before)[column]
+        while column >= before:
+            expr = spec.maps[column - before]
+            if not isinstance(expr, ColumnRef):
+                return None
+            column = expr.index
+    return column
+
+
+def behind_join(stages: Sequence[StageSpec], arity: int, *, left: int, right: int) -> list[StageSpec]:
+    """Stages of one side, of `arity` columns, as stages over the rows of a join.
+
+    left, right: the columns that stand before and after the side's own, which pass through unchanged.
+    """
+    out = []
+    for spec in stages:
+        beyond = left + arity + right
+
+        def to(index: int, arity: int = arity, beyond: int = beyond) -> int:
+            return left + index if index < arity else beyond + index - arity
+
+        kept = tuple(to(index) for index in _projection(spec, arity))
+        out.append(
+            StageSpec(
+                tuple(renumbered(expr, to) for expr in spec.maps),
+                tuple(renumbered(expr, to) for expr in spec.predicates),
+                (*range(left), *kept, *range(left + arity, beyond)),
+            )
+        )
+        arity = len(kept)
+    return out
