@@ -50,7 +50,7 @@ LAYERS = {
         ["errors", "ids", "schema"], ["framing", "expr"], ["plan"], ["dataflow"],
         ["command", "response", "typing_rules"],
         ["stage", "codec", "validate", "parse_expr", "literals", "tokens"],
-        ["parse_plan", "script", "print_plan"],
+        ["parse_plan", "script", "print_plan"], ["parse_dataflow"],
         ["connection"], ["client"], ["cli"],
     ],
     "clusterd": [

@@ -67,6 +67,7 @@ def test_another_implementation_reads_our_responses_and_we_read_its(sent: Respon
     assert decode_response(msgpack.packb(_plain(sent))) == sent
 
 
+@pytest.mark.slow
 @given(bodies)
 def test_a_body_is_read_back_whole(body: DataflowBody) -> None:
     assert decode_body(encode_body(body)) == body

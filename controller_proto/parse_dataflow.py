@@ -1,0 +1,198 @@
+"""The body of `create-dataflow`: imports, builds, exports.
+
+Schemas are named, not written out; who runs the script knows them. `resolve` turns the text's form into
+header and body once it is told them.
+
+Does not: know which ids exist, validate beyond what it must compute (validate.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from controller_proto.dataflow import (
+    Build,
+    DataflowBody,
+    DataflowHeader,
+    Export,
+    IndexImport,
+    SourceImport,
+    WireFrontier,
+)
+from controller_proto.errors import LocalProtocolError, Refusal
+from controller_proto.ids import GlobalId, parse_id
+from controller_proto.parse_expr import parse_columns
+from controller_proto.parse_plan import plan_of, tree
+from controller_proto.plan import Plan
+from controller_proto.print_plan import print_plan
+from controller_proto.schema import Schema
+from controller_proto.script import Words, split_words
+from controller_proto.tokens import Tokens
+from controller_proto.typing_rules import plan_schema
+
+__all__ = [
+    "DataflowText", "ExportText", "SourceText", "parse_dataflow", "parse_frontier", "parse_key",
+    "print_dataflow", "resolve",
+]  # fmt: skip
+
+_ID_OF_KIND = {"index": "index", "materialized-view": "sink", "subscribe": "sink", "copy-to": "sink"}
+
+
+class SourceText(msgspec.Struct, frozen=True):
+    """`import source=ID shard=NAME upper=U [schema=]`; schema "" is the schema of the shard."""
+
+    id: GlobalId
+    shard: str
+    upper: WireFrontier
+    schema: str = ""
+
+
+class ExportText(msgspec.Struct, frozen=True):
+    kind: str
+    id: GlobalId
+    on: GlobalId
+    key: tuple[int, ...] = ()
+
+
+class DataflowText(msgspec.Struct, frozen=True):
+    sources: tuple[SourceText, ...]
+    indexes: tuple[GlobalId, ...]
+    builds: tuple[Build, ...]
+    exports: tuple[ExportText, ...]
+
+
+def parse_frontier(text: str) -> WireFrontier:
+    """`5` -> (5,), `[]` -> (). Raises LocalProtocolError `bad-message`."""
+    if text == "[]":
+        return ()
+    if not (text.isascii() and text.isdigit() and int(text) < 1 << 64):
+        raise LocalProtocolError(
+            "bad-message", f"{text!r} is no frontier", "write a u64, or [] for the empty one"
+        )
+    return (int(text),)
+
+
+def parse_dataflow(lines: Sequence[str]) -> DataflowText:
+    """Read a body. Raises LocalProtocolError, naming the line."""
+    sources: list[SourceText] = []
+    indexes: list[GlobalId] = []
+    builds: list[Build] = []
+    exports: list[ExportText] = []
+    for line in tree(lines):
+        try:
+            words = split_words(line.text)
+            if words.name == "build":
+                builds.append(Build(parse_id(words.one("id")), plan_of(line.children)))
+                words.expect_all_used()
+                continue
+            if line.children:
+                raise line.error(f"nothing is indented below {words.name!r}")
+            if words.name == "import":
+                _import(words, sources, indexes)
+            elif words.name == "export":
+                exports.append(_export(words))
+            else:
+                raise line.error(f"expected import, build or export, not {words.name!r}")
+            words.expect_all_used()
+        except LocalProtocolError as error:
+            if error.message.startswith("line "):
+                raise
+            raise LocalProtocolError(
+                error.code, f"line {line.number}: {error.message}", error.hint
+            ) from error
+    return DataflowText(tuple(sources), tuple(indexes), tuple(builds), tuple(exports))
+
+
+def _import(words: Words, sources: list[SourceText], indexes: list[GlobalId]) -> None:
+    index = words.get("index")
+    if index is not None:
+        indexes.append(parse_id(index))
+        return
+    sources.append(
+        SourceText(
+            parse_id(words.one("source")),
+            words.one("shard"),
+            parse_frontier(words.one("upper")),
+            words.get("schema") or "",
+        )
+    )
+
+
+def _export(words: Words) -> ExportText:
+    kind = words.get("kind") or "index"
+    id = parse_id(words.one(_ID_OF_KIND.get(kind, "sink")))
+    on = parse_id(words.one("on"))
+    for name in ("shard", "schema", "up-to", "uri", "format"):
+        if kind != "index":
+            words.get(name)
+    key = words.get("key")
+    return ExportText(kind, id, on, () if key is None else parse_key(key))
+
+
+def parse_key(text: str) -> tuple[int, ...]:
+    """`[0, 2]` -> (0, 2)."""
+    tokens = Tokens(text)
+    key = parse_columns(tokens, "[", "]")
+    tokens.expect_end()
+    return key
+
+
+def resolve(
+    text: DataflowText,
+    *,
+    name: str,
+    as_of: int,
+    until: int | None,
+    schema_of: Callable[[SourceText], Schema],
+    indexes: Mapping[GlobalId, Export],
+) -> tuple[DataflowHeader, DataflowBody]:
+    """Header and body as they are sent.
+
+    An export's schema is computed from the plans by the rules that the replica checks it with. Where that
+    cannot be done, since something is wrong, it is left empty: the replica refuses the dataflow, and says
+    why. indexes: what is known of the indexes that may be imported.
+    """
+    readable: dict[GlobalId, Schema] = {}
+    for source in text.sources:
+        readable[source.id] = schema_of(source)
+    sources = tuple(SourceImport(s.id, s.shard, readable[s.id], s.upper) for s in text.sources)
+    for id in text.indexes:
+        if id in indexes:
+            readable[id] = indexes[id].schema
+            readable.setdefault(indexes[id].on, indexes[id].schema)
+    for build in text.builds:
+        schema = _schema(build.plan, readable)
+        if schema is not None:
+            readable[build.id] = schema
+    exports = tuple(Export(e.id, e.kind, e.on, readable.get(e.on, Schema(())), e.key) for e in text.exports)
+    header = DataflowHeader(
+        name, as_of, until, sources, tuple(IndexImport(id) for id in text.indexes), exports
+    )
+    return header, DataflowBody(text.builds)
+
+
+def _schema(plan: Plan, readable: Mapping[GlobalId, Schema]) -> Schema | None:
+    try:
+        return plan_schema(plan, readable)
+    except Refusal:
+        return None
+
+
+def print_dataflow(text: DataflowText) -> list[str]:
+    """The lines that parse_dataflow reads back as `text`."""
+    lines = []
+    for source in text.sources:
+        upper = str(source.upper[0]) if source.upper else "[]"
+        schema = f" schema={source.schema}" if source.schema else ""
+        lines.append(f"import source={source.id} shard={source.shard} upper={upper}{schema}")
+    lines += [f"import index={id}" for id in text.indexes]
+    for build in text.builds:
+        lines += [f"build id={build.id}", *print_plan(build.plan, 1)]
+    for export in text.exports:
+        name = _ID_OF_KIND[export.kind]
+        kind = "" if export.kind == "index" else f" kind={export.kind}"
+        key = f" key=[{', '.join(map(str, export.key))}]" if export.kind == "index" else ""
+        lines.append(f"export{kind} {name}={export.id} on={export.on}{key}")
+    return lines

@@ -1,0 +1,130 @@
+"""Tokens of expressions, plans and literals, and the cursor that parsers walk them with.
+
+Text is in double quotes with JSON's escapes, so it survives being printed and read again. `//` begins a
+comment, which is kept as a token: some carry types.
+
+Does not: know any grammar.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NamedTuple
+
+from controller_proto.errors import LocalProtocolError
+
+__all__ = ["Token", "Tokens", "quote", "syntax_error", "tokenize"]
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<comment>//.*)
+      | (?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)
+      | (?P<text>"(?:[^"\\]|\\.)*")
+      | (?P<column>\#\d+)
+      | (?P<name>[A-Za-z_][A-Za-z_0-9]*)
+      | (?P<op>::|\|\||!=|<>|<=|>=|[=<>+\-*/%()\[\],?.])
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class Token(NamedTuple):
+    """kind: comment, number, text, column, name, op, or end. value: as written; of text, unquoted."""
+
+    kind: str
+    value: str
+    position: int
+
+
+def syntax_error(message: str, text: str, position: int) -> LocalProtocolError:
+    """An `invalid-plan` that shows where in `text`."""
+    rest = text[position : position + 30]
+    at = f"at {rest!r}" if rest.strip() else "at the end"
+    return LocalProtocolError("invalid-plan", f"{message} {at} of {text.strip()!r}")
+
+
+def quote(text: str) -> str:
+    """`text` as it is written in scripts and answers."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def tokenize(text: str) -> list[Token]:
+    """The tokens of `text`, ended by one of kind `end`. Raises LocalProtocolError `invalid-plan`."""
+    tokens = []
+    position = 0
+    end = len(text.rstrip())
+    while position < end:
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise syntax_error("not understood", text, position)
+        kind = match.lastgroup or ""
+        value = match[kind]
+        if kind == "text":
+            try:
+                value = json.loads(value, strict=False)
+            except json.JSONDecodeError:
+                raise syntax_error("an escape that JSON does not have", text, match.start(kind)) from None
+        tokens.append(Token(kind, value, match.start(kind)))
+        position = match.end()
+    tokens.append(Token("end", "", len(text)))
+    return tokens
+
+
+class Tokens:
+    """A position in the tokens of one text. Names are compared without case, as keywords are."""
+
+    __slots__ = ("_at", "_text", "_tokens")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = tokenize(text)
+        self._at = 0
+
+    @property
+    def next(self) -> Token:
+        return self._tokens[self._at]
+
+    @property
+    def after(self) -> Token:
+        """The token after the next one."""
+        return self._tokens[min(self._at + 1, len(self._tokens) - 1)]
+
+    def take(self) -> Token:
+        token = self.next
+        if token.kind != "end":
+            self._at += 1
+        return token
+
+    def is_op(self, *values: str) -> bool:
+        return self.next.kind == "op" and self.next.value in values
+
+    def is_word(self, *words: str) -> bool:
+        return self.next.kind == "name" and self.next.value.lower() in words
+
+    def accept_op(self, value: str) -> bool:
+        found = self.is_op(value)
+        if found:
+            self._at += 1
+        return found
+
+    def accept_word(self, word: str) -> bool:
+        found = self.is_word(word)
+        if found:
+            self._at += 1
+        return found
+
+    def expect_op(self, value: str) -> None:
+        if not self.accept_op(value):
+            raise self.error(f"expected {value}")
+
+    def expect_word(self, word: str) -> None:
+        if not self.accept_word(word):
+            raise self.error(f"expected {word.upper()}")
+
+    def expect_end(self) -> None:
+        if self.next.kind != "end":
+            raise self.error("expected nothing more")
+
+    def error(self, message: str) -> LocalProtocolError:
+        return syntax_error(message, self._text, self.next.position)

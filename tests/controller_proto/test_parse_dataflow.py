@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+
+from controller_proto.dataflow import Export, IndexImport, SourceImport
+from controller_proto.errors import LocalProtocolError
+from controller_proto.parse_dataflow import parse_dataflow, print_dataflow, resolve
+from controller_proto.schema import SAMPLE_SCHEMA, Column, ColumnType, Schema
+from controller_proto.validate import validate
+
+TEXT = """\
+import source=u1000 shard=flights upper=1 schema=flights
+import source=u1002 shard=s upper=[]
+import index=u2001
+build id=u3000
+  Reduce group_by=[#0] aggregates=[count(*)]
+    Get u1000
+build id=u3001
+  Project (#0)
+    Get u7
+export index=u4001 on=u3000 key=[0]
+export kind=subscribe sink=t5 on=u3001
+export index=u4002 on=u7 key=[1, 0]"""
+LINES = TEXT.splitlines()
+
+
+INDEXES = {"u2001": Export("u2001", "index", "u7", SAMPLE_SCHEMA, (0,))}
+
+
+def test_a_body_is_read_and_printed_as_written() -> None:
+    assert print_dataflow(parse_dataflow(LINES)) == LINES
+
+
+def test_a_body_resolves_to_what_the_replica_accepts() -> None:
+    text = parse_dataflow([line for line in LINES if "subscribe" not in line])
+    header, body = resolve(
+        text, name="d", as_of=3, until=None, schema_of=lambda source: SAMPLE_SCHEMA, indexes=INDEXES
+    )
+    assert header.source_imports[0] == SourceImport("u1000", "flights", SAMPLE_SCHEMA, (1,))
+    assert header.index_imports == (IndexImport("u2001"),)
+    counted = Schema((Column("id", ColumnType.INT64), Column("count", ColumnType.INT64)))
+    assert header.exports[0] == Export("u4001", "index", "u3000", counted, (0,))
+    assert validate(header, body, INDEXES)["u3000"] == counted
+
+
+def test_what_cannot_be_typed_is_sent_with_an_empty_schema_for_the_replica_to_judge() -> None:
+    text = parse_dataflow(["build id=1", "  Negate", "    Get u9", "export index=2 on=1 key=[0]"])
+    header, _ = resolve(text, name="", as_of=0, until=None, schema_of=lambda s: SAMPLE_SCHEMA, indexes={})
+    assert header.exports == (Export("u2", "index", "u1", Schema(()), (0,)),)
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (["imports index=1"], "line 1: expected import, build or export, not 'imports'"),
+        (["import source=1 shard=s"], "line 1: import needs upper="),
+        (["import source=1 shard=s upper=-1"], "line 1: '-1' is no frontier"),
+        (["import index=x1"], "line 1: 'x1' is not an id"),
+        (["import index=1 twice"], "line 1: import does not take twice"),
+        (["build id=1"], "a plan is missing"),
+        (["build id=1", "  Gett u1"], "line 2: no operator"),
+        (["export index=2 on=1 key=[x]"], "line 1: expected a column"),
+        (["import index=1", "  Get u1"], "line 1: nothing is indented below 'import'"),
+    ],
+)
+def test_what_is_no_body_is_refused_by_line(lines: list[str], says: str) -> None:
+    with pytest.raises(LocalProtocolError) as caught:
+        parse_dataflow(lines)
+    assert says in caught.value.message
