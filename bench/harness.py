@@ -47,6 +47,16 @@ def _cpu() -> str:
     return platform.processor() or "unknown"
 
 
+def facts() -> dict[str, Any]:
+    """Where and when a figure was taken: machine, versions, commit, time."""
+    return {
+        "machine": f"{_cpu()}, {os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GiB",
+        "versions": {"python": platform.python_version(), **{n: metadata.version(n) for n in _LIBRARIES}},
+        "commit": _commit(),
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
 @dataclasses.dataclass
 class Recorder:
     """Writes the result lines of one benchmark. `smoke` lines are printed and not kept."""
@@ -56,12 +66,7 @@ class Recorder:
     failed: list[str] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._facts = {
-            "machine": f"{_cpu()}, {os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GiB",
-            "versions": {"python": platform.python_version(), **{n: metadata.version(n) for n in _LIBRARIES}},
-            "commit": _commit(),
-            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        }
+        self._facts = facts()
 
     def record(
         self,

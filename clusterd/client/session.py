@@ -20,7 +20,7 @@ import msgspec
 
 from clusterd.client.answer import Answer, PeekCanceled, PeekFailed, schema_of
 from clusterd.client.index import DEADLINE_S, Index
-from clusterd.convert import updates_from_rows
+from clusterd.convert import updates_from_rows, wire_schema
 from clusterd.storage.store import Store
 from controller_proto import command, response
 from controller_proto.client import WireClient
@@ -330,6 +330,19 @@ class Client:
                 return
             if not self.pump(max(0.0, deadline - monotonic())):
                 raise TimeoutError(f"{id} is at {found}, not at {time}, after {timeout_s:g} s")
+
+    def index(self, id: GlobalId) -> Index:
+        """A handle on an index: one that we created, or by its page in this machine's shared memory.
+
+        Raises PublicationClosed if it is not there.
+        """
+        id = parse_id(id)
+        if id in self._indexes:
+            return self._indexes[id]
+        with attach(id, self._instance) as attached:
+            schema, since = attached.schema, attached.since
+        export = Export(id, "index", id, wire_schema(schema.columns), schema.key)
+        return Index(self, export, 0 if since.is_empty else since.time)
 
     # -- reads ----------------------------------------------------------------------------------------------
 
