@@ -19,7 +19,7 @@ from shm_arrangements import layout as layouts
 from shm_arrangements.columns import Column, Ints
 from shm_arrangements.description import Description
 from shm_arrangements.errors import FormatMismatch
-from shm_arrangements.rows import RowSpec, Words, encode
+from shm_arrangements.rows import Words, encode
 from shm_arrangements.schema import ArrangementSchema
 
 _NO_CODES: Final[Words] = np.empty(0, np.uint64)
@@ -131,7 +131,7 @@ class Batch:
         if n == 0:
             assert self._buffer is None, "an empty batch owns memory"
             return
-        image = encode(self.columns, RowSpec.of(self.schema.stored), rows=n)
+        image = encode(self.columns, self.schema.stored_image, rows=n)
         assert (image.hash(len(self.schema.key)) == self.codes).all(), "codes are not the hash of the key"
         order = image.sort_order(self.codes, self.times)
         assert (order == np.arange(n)).all(), "not sorted"

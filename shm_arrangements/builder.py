@@ -21,7 +21,7 @@ from shm_arrangements.contracts import Allocation, Allocator
 from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.kernels import gather
-from shm_arrangements.rows import RowSpec, Words, encode
+from shm_arrangements.rows import Words, encode
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.updates import Updates
 
@@ -194,7 +194,7 @@ def build_batch(
         return Batch.empty(schema, description)
     _check_times(updates.times, description)
     columns = tuple(updates.columns[i] for i in schema.stored_order)
-    image = encode(columns, RowSpec.of(schema.stored), rows=n)
+    image = encode(columns, schema.stored_image, rows=n)
     codes = image.hash(len(schema.key))
     order = image.sort_order(codes, updates.times)
     rows, sums = image.consolidate(order, updates.diffs, updates.times)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from shm_arrangements.columns import DTYPES, Column, ColumnSpec, ColumnType
 from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow
-from shm_arrangements.kernels import gather, hashing
+from shm_arrangements.kernels import gather, hashing, merge
 from shm_arrangements.kernels import rows as kernels
 
 Ints = NDArray[np.int64]
@@ -121,6 +121,20 @@ class RowImage:
             )  # fmt: skip
         return order
 
+    def merge_order(self, codes: Words, starts: Ints) -> Ints:
+        """(n,) the permutation that sorts by (code, row), given runs of rows that are sorted.
+
+        starts: where the runs begin, ascending, the first 0. Cheap if the runs fall in size.
+        """
+        n = len(self.lanes)
+        order = np.arange(n, dtype=np.int64)
+        if len(starts) > 1:
+            merge.merge_sorted(
+                codes, self.lanes, self.spec.kinds, self.text_lo, self.text_hi, self.text,
+                order, np.empty(n, np.int64), starts,
+            )  # fmt: skip
+        return order
+
     def run_starts(self, order: Ints) -> Ints:
         """Positions in `order` where a run of equal rows begins, ascending; `order` must be sorted by row."""
         out = np.empty(len(order), np.int64)
@@ -137,7 +151,7 @@ class RowImage:
         """
         rows = np.empty(len(order), np.int64)
         sums = np.empty(len(order), np.int64)
-        kept = kernels.consolidate(
+        kept = merge.consolidate(
             self.lanes, self.spec.kinds, self.text_lo, self.text_hi, self.text,
             _NO_WORDS if times is None else times, diffs, order, rows, sums,
         )  # fmt: skip

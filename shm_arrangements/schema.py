@@ -4,7 +4,7 @@ Rows are written and read in row order. An arrangement stores the key columns fi
 the others in row order, because that is the order it sorts by. Everything that depends on the two orders is
 computed here once.
 
-Does not: know the bytes (layout.py) nor the comparison (rows.py).
+Does not: know the bytes (layout.py), nor compare (rows.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from shm_arrangements.columns import ColumnSpec
+from shm_arrangements.rows import RowSpec
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,16 @@ class ArrangementSchema:
     def stored(self) -> tuple[ColumnSpec, ...]:
         """The columns in stored order: key columns, then the others."""
         return tuple(self.columns[i] for i in self.stored_order)
+
+    @cached_property
+    def stored_image(self) -> RowSpec:
+        """How stored rows are compared."""
+        return RowSpec.of(self.stored)
+
+    @cached_property
+    def key_image(self) -> RowSpec:
+        """How keys are compared: the first lanes of `stored_image`."""
+        return RowSpec.of(self.key_specs)
 
     @property
     def key_specs(self) -> tuple[ColumnSpec, ...]:

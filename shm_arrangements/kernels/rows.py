@@ -1,4 +1,4 @@
-"""Everything that compares rows: equality, sorting, runs, consolidation.
+"""Everything that compares rows of one image: equality, sorting, runs.
 
 A row is compared lane by lane, left to right, as unsigned numbers; a text lane that ties falls to the bytes
 of the text. So one compiled function serves all schemas. `order` is always a permutation, or a choice, of
@@ -28,7 +28,6 @@ from shm_arrangements.kernels.jit import (
     inner,
     kernel,
     read,
-    u64,
 )
 
 I64_2D = read(i64, 2)
@@ -37,7 +36,6 @@ _TEXT = 2  # the lane kind; see hashing.py
 _SMALL = 192  # below it, comparing is cheaper than 8 histograms of 256
 _INSERTION = 12
 _BYTE = np.uint64(255)
-_LOW32 = 0xFFFFFFFF
 
 
 @inner
@@ -288,145 +286,3 @@ def run_starts(lanes: Any, kinds: Any, lo: Any, hi: Any, text: Any, order: Any, 
             out[runs] = k
             runs += 1
     return runs
-
-
-@kernel(U64_2D, U8, I64_2D, I64_2D, U8, U64, I64, I64, OUT_I64, OUT_I64)
-def consolidate(
-    lanes: Any, kinds: Any, lo: Any, hi: Any, text: Any, times: Any, diffs: Any,
-    order: Any, out_rows: Any, out_diffs: Any,
-) -> int:  # fmt: skip
-    """Sum the diffs of neighbours in `order` with equal row and time; drop zero sums.
-
-    times: (rows,), or empty to sum over all times. out_rows gets the first row of each sum.
-    Returns how many, or -1 if a sum left 64 bits. out_rows may be `order` itself.
-    Sums are kept in two 32-bit halves, so that only the total matters, not the order of adding.
-    """
-    kept = 0
-    k = 0
-    n = order.shape[0]
-    while k < n:
-        row = order[k]
-        high, low = diffs[row] >> 32, diffs[row] & _LOW32
-        k += 1
-        while (
-            k < n
-            and (times.shape[0] == 0 or times[order[k]] == times[row])
-            and compare_rows(lanes, lo, hi, text, row, lanes, lo, hi, text, order[k], kinds, 0, 0) == 0
-        ):
-            diff = diffs[order[k]]
-            high += diff >> 32
-            low += diff & _LOW32
-            k += 1
-        high += low >> 32
-        low &= _LOW32
-        if high < -2147483648 or high > 2147483647:
-            return -1
-        if high != 0 or low != 0:
-            out_rows[kept] = row
-            out_diffs[kept] = (high << 32) | low
-            kept += 1
-    return kept
-
-
-@inner
-def _emit(refs: Any, sums: Any, state: Any) -> None:
-    """Close the open update: append it unless its sum is zero; state[7] = 1 if it left 64 bits."""
-    high = state[4] + (state[5] >> 32)
-    low = state[5] & _LOW32
-    if high < -2147483648 or high > 2147483647:
-        state[7] = 1
-    elif high != 0 or low != 0:
-        refs[state[3]] = state[6]
-        sums[state[3]] = (high << 32) | low
-        state[3] += 1
-
-
-@kernel(
-    U64, U64_2D, I64_2D, I64_2D, U8, U64, I64, i64, i64,
-    U64, U64_2D, I64_2D, I64_2D, U8, U64, I64, i64, i64,
-    U8, u64, i64, OUT_I64, OUT_I64, OUT_I64,
-)  # fmt: skip
-def merge_rows(
-    a_codes: Any, a_lanes: Any, a_lo: Any, a_hi: Any, a_text: Any, a_times: Any, a_diffs: Any,
-    a_first: int, a_final: int,
-    b_codes: Any, b_lanes: Any, b_lo: Any, b_hi: Any, b_text: Any, b_times: Any, b_diffs: Any,
-    b_first: int, b_final: int,
-    kinds: Any, since: Any, fuel: int, state: Any, refs: Any, sums: Any,
-) -> int:  # fmt: skip
-    """Merge two sorted slices, times advanced to `since`, equal (row, time) summed, zero sums dropped.
-
-    A slice is part of a run, from row `a_first` of it; `a_final` says that the run ends with it. Each slice
-    must begin one row before the next to consume (if there is one), so that a new row can be compared to
-    the last. state: next row in a, next in b (within the slices), side of the last (-1 none, 0 a, 1 b),
-    updates written,
-        high and low half of the open sum, its ref, overflow, finished. A ref r >= 0 is row r of a's run, r
-        < 0 row ~r of b's.
-    Stops after `fuel` updates, at the end of a slice that is not final, on overflow, or when finished.
-    Returns the updates consumed.
-    """
-    i, j, side = state[0], state[1], state[2]
-    n, m = a_codes.shape[0], b_codes.shape[0]
-    done = 0
-    while done < fuel:
-        if (i == n and a_final == 0) or (j == m and b_final == 0):
-            break
-        if i == n and j == m:
-            if side >= 0:
-                _emit(refs, sums, state)
-            state[8] = 1
-            break
-        if j == m:
-            take = 0
-        elif i == n:
-            take = 1
-        elif a_codes[i] != b_codes[j]:
-            take = 0 if a_codes[i] < b_codes[j] else 1
-        else:
-            c = compare_rows(a_lanes, a_lo, a_hi, a_text, i, b_lanes, b_lo, b_hi, b_text, j, kinds, 0, 0)
-            if c == 0:
-                take = 0 if max(a_times[i], since) <= max(b_times[j], since) else 1
-            else:
-                take = 0 if c < 0 else 1
-        same = False
-        if side >= 0:
-            code = a_codes[i] if take == 0 else b_codes[j]
-            time = max(a_times[i] if take == 0 else b_times[j], since)
-            last_code = a_codes[i - 1] if side == 0 else b_codes[j - 1]
-            last_time = max(a_times[i - 1] if side == 0 else b_times[j - 1], since)
-            if code == last_code and time == last_time:
-                if take == 0 and side == 0:
-                    c = compare_rows(
-                        a_lanes, a_lo, a_hi, a_text, i - 1, a_lanes, a_lo, a_hi, a_text, i, kinds, 0, 0
-                    )
-                elif take == 0:
-                    c = compare_rows(
-                        b_lanes, b_lo, b_hi, b_text, j - 1, a_lanes, a_lo, a_hi, a_text, i, kinds, 0, 0
-                    )
-                elif side == 0:
-                    c = compare_rows(
-                        a_lanes, a_lo, a_hi, a_text, i - 1, b_lanes, b_lo, b_hi, b_text, j, kinds, 0, 0
-                    )
-                else:
-                    c = compare_rows(
-                        b_lanes, b_lo, b_hi, b_text, j - 1, b_lanes, b_lo, b_hi, b_text, j, kinds, 0, 0
-                    )
-                same = c == 0
-        if not same:
-            if side >= 0:
-                _emit(refs, sums, state)
-                if state[7] != 0:
-                    break
-            state[4] = 0
-            state[5] = 0
-            state[6] = a_first + i if take == 0 else ~(b_first + j)
-        diff = a_diffs[i] if take == 0 else b_diffs[j]
-        state[4] += diff >> 32
-        state[5] += diff & _LOW32
-        side = take
-        if take == 0:
-            i += 1
-        else:
-            j += 1
-        done += 1
-    state[0], state[1], state[2] = i, j, side
-    return done
