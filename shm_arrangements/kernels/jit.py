@@ -86,3 +86,11 @@ def inner(function: F) -> F:
 def kernels() -> tuple[Kernel, ...]:
     """Every kernel of the modules imported so far."""
     return tuple(_KERNELS)
+
+
+def compile_all() -> int:
+    """Compile every kernel declared so far. Returns how many there are."""
+    for declared in _KERNELS:
+        if not declared.is_compiled:
+            declared.compile()
+    return len(_KERNELS)
