@@ -9,6 +9,8 @@ Does not: run threads, reconnect, keep a history of commands.
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic, time_ns
@@ -37,6 +39,8 @@ from controller_proto.dataflow import (
 from controller_proto.errors import LocalProtocolError, Refusal
 from controller_proto.expr import Expr
 from controller_proto.ids import GlobalId, parse_id
+from controller_proto.parse_expr import parse_expr
+from controller_proto.parse_plan import parse_plan
 from controller_proto.plan import Get, OrderBy, Plan
 from controller_proto.schema import Column, Row, Scalar, Schema
 from controller_proto.typing_rules import plan_schema
@@ -48,6 +52,9 @@ if TYPE_CHECKING:
     from clusterd.launcher import Replica
 
 __all__ = ["Client"]
+
+_GET = re.compile(r"^(\s*Get\s+)(\S+)", re.MULTILINE)
+_ID = re.compile(r"[ustl]?[0-9]+", re.ASCII)
 
 
 class Client:
@@ -212,6 +219,17 @@ class Client:
             self._schemas[id] = schema
         return Get(self._sources[name])
 
+    def plan(self, text: str) -> Plan:
+        """A plan from the script language, in which `Get` may also name a shard.
+
+        Raises LocalProtocolError naming the line, Refusal(`unknown-shard`).
+        """
+
+        def by_id(match: re.Match[str]) -> str:
+            return match[1] + (match[2] if _ID.fullmatch(match[2]) else self.source(match[2]).id)
+
+        return parse_plan(_GET.sub(by_id, textwrap.dedent(text).strip()).splitlines())
+
     def create_index(
         self,
         on: str | Plan,
@@ -222,15 +240,16 @@ class Client:
         as_of: int | None = None,
         schedule: bool = True,
     ) -> Index:
-        """Maintain a shard (by name) or a plan over `source`s and other indexes, arranged by `key`.
+        """Maintain a shard (by name), or a plan over shards and indexes (or its text), arranged by `key`.
 
         key: names or positions of columns. names: of the plan's columns. as_of: first time readable;
         default the newest time that all its inputs have sealed. Raises Refusal (`invalid-plan`,
         `unknown-shard`, ...).
         """
-        collection = self.source(on) if isinstance(on, str) else on
+        if isinstance(on, str):
+            on = self.plan(on) if " " in on.strip() else self.source(on)
         index_id = parse_id(id) if id is not None else self._fresh("u")
-        return self._create(collection, key, names, index_id, as_of, until=None, schedule=schedule)
+        return self._create(on, key, names, index_id, as_of, until=None, schedule=schedule)
 
     def query(self, plan: Plan, *, at: int | None = None, names: Sequence[str] | None = None) -> Answer:
         """The rows of a plan over indexes, computed once, by the runtime for reads if there is one."""
@@ -346,29 +365,12 @@ class Client:
 
     # -- reads ----------------------------------------------------------------------------------------------
 
-    def peek(
-        self,
-        index: Index,
-        *,
-        at: int | None = None,
-        keys: Sequence[Scalar | Row] | None = None,
-        where: Sequence[Expr] = (),
-        order_by: Sequence[str | OrderBy] = (),
-        limit: int | None = None,
-        offset: int = 0,
-        select: Sequence[str] | None = None,
-        timeout_s: float = DEADLINE_S,
-    ) -> Answer:
-        """The rows of an index at time `at` (None: the newest sealed one); waits until `at` is sealed.
+    def peek(self, index: Index, *, timeout_s: float = DEADLINE_S, **arguments: Any) -> Answer:
+        """The rows of an index; arguments as for `start_peek`.
 
-        keys: values (or tuples, for a key of several columns) of the index's key; None is all rows. where:
-        predicates. order_by: names, or OrderBy; without, rows come sorted by value. select: columns to
-        return. Raises PeekFailed with the code of the answer; TimeoutError, the peek then being canceled.
+        Raises PeekFailed with the code of the answer; TimeoutError, the peek then being canceled.
         """
-        uuid = self.start_peek(
-            index, at=at, keys=keys, where=where, order_by=order_by, limit=limit, offset=offset, select=select
-        )
-        return self.await_peek(uuid, timeout_s)
+        return self.await_peek(self.start_peek(index, **arguments), timeout_s)
 
     def start_peek(
         self,
@@ -376,20 +378,27 @@ class Client:
         *,
         at: int | None = None,
         keys: Sequence[Scalar | Row] | None = None,
-        where: Sequence[Expr] = (),
+        where: Sequence[Expr | str] = (),
         order_by: Sequence[str | OrderBy] = (),
         limit: int | None = None,
         offset: int = 0,
         select: Sequence[str] | None = None,
     ) -> str:
-        """Send a peek, arguments as for `peek`. Returns its uuid, for `await_peek` or `cancel_peek`."""
+        """Ask for the rows of an index at time `at` (None: the newest sealed); answered when that is sealed.
+
+        keys: values (or tuples, for a key of several columns) of the index's key; None is all rows. where:
+        predicates, as expressions or their text (`#1 > 5`). order_by: names, or OrderBy; without, rows come
+        sorted by value. select: columns to return. Returns the uuid for `await_peek` and `cancel_peek`.
+        """
         schema = index.schema
-        order = tuple(
-            item if isinstance(item, OrderBy) else OrderBy(_position(schema, item)) for item in order_by
-        )
-        projection = None if select is None else tuple(_position(schema, name) for name in select)
         finishing = command.Finishing(
-            predicates=tuple(where), order_by=order, limit=limit, offset=offset, projection=projection
+            predicates=tuple(parse_expr(each) if isinstance(each, str) else each for each in where),
+            order_by=tuple(
+                each if isinstance(each, OrderBy) else OrderBy(_position(schema, each)) for each in order_by
+            ),
+            limit=limit,
+            offset=offset,
+            projection=None if select is None else tuple(_position(schema, name) for name in select),
         )
         rows = None if keys is None else tuple(key if isinstance(key, tuple) else (key,) for key in keys)
         uuid = uuid4().hex

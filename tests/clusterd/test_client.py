@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import datetime
+import socket
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from clusterd.client import Answer, schema_of
+from clusterd.client import Answer, Client, schema_of
 from clusterd.client.session import _gets, _position, _renamed
+from clusterd.storage.store import Store
+from controller_proto.client import WireClient
 from controller_proto.errors import Refusal
 from controller_proto.expr import ColumnRef
-from controller_proto.plan import Get, Join, Mfp, Reduce, Union
+from controller_proto.plan import Aggregate, Get, Join, Mfp, Reduce, Union
 from controller_proto.response import PeekRows
 from controller_proto.schema import SAMPLE_SCHEMA, Column, ColumnType
 
@@ -62,3 +66,20 @@ def test_columns_are_found_by_name_and_renamed() -> None:
     assert [c.name for c in _renamed(SAMPLE_SCHEMA, ["a", "b"]).columns] == ["a", "b"]
     with pytest.raises(Refusal, match="invalid-plan: 1 names for 2 columns"):
         _renamed(SAMPLE_SCHEMA, ["a"])
+
+
+def test_a_plan_is_written_as_text_over_shards_by_name(tmp_path: Path) -> None:
+    left, right = socket.socketpair()
+    with Store.open(tmp_path / "data") as store, left, right:
+        store.create_shard("fruit", SAMPLE_SCHEMA)
+        client = Client(WireClient(left), store, None)
+        plan = client.plan("""
+            Reduce group_by=[#1] aggregates=[count(*)]
+              Union
+                Get fruit
+                Get u77
+        """)
+        assert plan == Reduce(Union((Get("u1"), Get("u77"))), (ColumnRef(1),), (Aggregate("count"),))
+        assert client.source("fruit") == Get("u1")
+        with pytest.raises(Refusal, match="unknown-shard: no shard named 'bread'"):
+            client.plan("Get bread")
