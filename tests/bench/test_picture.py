@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bench.picture import Run, draw  # noqa: E402
+from bench.picture import Run, draw
 
 
 @pytest.mark.slow
