@@ -129,6 +129,7 @@ class LivenessProbe:
     def __init__(self, token: str) -> None:
         """Raises: FileNotFoundError if there is no such instance; PermissionError if it is another user's."""
         self.token = token
+        self._fd = -1
         self._fd = os.open(_control_path(token), os.O_RDONLY | os.O_CLOEXEC)
 
     def is_alive(self) -> bool:

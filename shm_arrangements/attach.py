@@ -1,0 +1,181 @@
+"""Attach: reading an index from any process of the same user, without a word to the daemon.
+
+    with attach("u1001") as index:
+        view = index.snapshot()          # one exact time
+        view.lookup(7).rows()
+        view.scan().column("delay").sum()
+
+The memory is mapped read-only and stays as long as anything looks at it. A snapshot is right for its time for
+ever; only a new one can find the index dropped (`PublicationClosed`) or its writer gone (`WriterGone`).
+
+Does not: speak to a socket, hold compaction back, wait, or register with anyone.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from shm_arrangements import instance as instances
+from shm_arrangements.batch import Batch
+from shm_arrangements.errors import NoSuchInstance, NotSealed, PublicationClosed, WriterGone
+from shm_arrangements.frontier import MAX_TIME, Frontier
+from shm_arrangements.instance import LivenessProbe
+from shm_arrangements.names import HALVES, PageName, collection_id, collection_text, page_prefix, parse_page
+from shm_arrangements.page_layout import PageState, PageStatus
+from shm_arrangements.schema import ArrangementSchema
+from shm_arrangements.segment import SHM_DIRECTORY
+from shm_arrangements.snapshot import PublishedTrace, require_readable
+from shm_arrangements.view import ReadView, Result
+
+
+def attach(id: int | str, instance: str | None = None) -> Attached:
+    """Attach to an index: the newest incarnation of `id` that is not closed.
+
+    id: "u1001" (bare digits mean the same), or its u64. instance: a token; None for the only one alive.
+    Raises: NoSuchInstance; WriterGone; PublicationClosed if the id is not published; FormatMismatch;
+    ValueError if `id` is none.
+    """
+    number = collection_id(id)
+    token = _only_instance() if instance is None else instance
+    try:
+        probe = LivenessProbe(token)
+    except FileNotFoundError as error:
+        raise NoSuchInstance("no such instance", instance=token) from error
+    if not probe.is_alive():
+        probe.close()
+        raise WriterGone("the instance has ended", instance=token)
+    for name in _pages(token, number):
+        try:
+            return Attached(name, probe)
+        except PublicationClosed:
+            continue  # closed, or closing just now: an older incarnation may still be read
+    probe.close()
+    raise PublicationClosed("not published", id=collection_text(number), instance=token)
+
+
+class Attached:
+    """An index of another process. Close it, or let it go; views and arrays taken from it stay."""
+
+    __slots__ = ("_errs", "_oks", "_probe", "id", "incarnation", "instance")
+
+    def __init__(self, name: PageName, probe: LivenessProbe) -> None:
+        """name: of the oks page of shard 0. Raises: PublicationClosed if a page is closed or missing."""
+        self.id = collection_text(name.id)
+        self.incarnation = name.incarnation
+        self.instance = name.token
+        self._probe = probe
+        first = PublishedTrace(name)
+        names = [name._replace(shard=shard) for shard in range(first.page.header.shards)]
+        self._oks = [first, *(PublishedTrace(one) for one in names[1:])]
+        self._errs = [PublishedTrace(one._replace(half=HALVES[1])) for one in names]
+        self._states()
+
+    @property
+    def schema(self) -> ArrangementSchema:
+        return self._oks[0].schema
+
+    @property
+    def since(self) -> Frontier:
+        """The earliest time that can be read: the latest since of oks, errs and shards."""
+        return _since(self._states())
+
+    @property
+    def upper(self) -> Frontier:
+        """The first time that cannot be read yet: the earliest upper of oks, errs and shards."""
+        return _upper(self._states())
+
+    def snapshot(self, at: int | None = None) -> ReadView:
+        """A view of the index at time `at`; None is the newest that is sealed.
+
+        Raises: NotReadable (`at` before since), NotSealed (at or beyond upper), PublicationClosed (dropped),
+        WriterGone; RegistryFull if this process has no descriptor or mapping left.
+        """
+        oks = [trace.snapshot() for trace in self._oks]
+        errs = [trace.snapshot() for trace in self._errs]
+        if not self._probe.is_alive():
+            raise WriterGone("the instance has ended", instance=self.instance)
+        since, upper = _since([*oks, *errs]), _upper([*oks, *errs])
+        if at is None:
+            at = _newest(since, upper)
+        require_readable(since, upper, at)
+        return ReadView(self.id, self.schema, _chains(oks), _chains(errs), at)
+
+    def lookup(self, key: Any, at: int | None = None) -> Result:
+        """`snapshot(at).lookup(key)`."""
+        return self.snapshot(at).lookup(key)
+
+    def lookup_many(self, keys: Any, at: int | None = None) -> Result:
+        """`snapshot(at).lookup_many(keys)`."""
+        return self.snapshot(at).lookup_many(keys)
+
+    def scan(self, at: int | None = None) -> Result:
+        """`snapshot(at).scan()`."""
+        return self.snapshot(at).scan()
+
+    def close(self) -> None:
+        """Let go. Views and arrays stay; a new snapshot is PublicationClosed. Idempotent."""
+        for trace in (*self._oks, *self._errs):
+            trace.close()
+        self._probe.close()
+
+    def __enter__(self) -> Attached:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Attached({self.id}, incarnation={self.incarnation}, instance={self.instance})"
+
+    def _states(self) -> list[PageState]:
+        states = [trace.read() for trace in (*self._oks, *self._errs)]
+        if any(state.status is PageStatus.CLOSED for state in states):
+            raise PublicationClosed("arrangement was dropped", id=self.id, incarnation=self.incarnation)
+        return states
+
+
+def _since(parts: Any) -> Frontier:
+    since = Frontier.minimum()
+    for part in parts:
+        since = Frontier.join(since, part.since)
+    return since
+
+
+def _upper(parts: Any) -> Frontier:
+    upper = Frontier.empty()
+    for part in parts:
+        upper = Frontier.meet(upper, part.upper)
+    return upper
+
+
+def _newest(since: Frontier, upper: Frontier) -> int:
+    """The newest readable time. Raises: NotSealed if there is none yet."""
+    if upper.is_empty:
+        return MAX_TIME
+    if since.is_empty or upper.time == 0 or upper.time <= since.time:
+        raise NotSealed("no time is sealed yet", since=since, upper=upper)
+    return upper.time - 1
+
+
+def _chains(snapshots: Any) -> list[Batch]:
+    return [batch for snapshot in snapshots for batch in snapshot.batches()]
+
+
+def _only_instance() -> str:
+    tokens = instances.live_tokens()
+    if len(tokens) != 1:
+        raise NoSuchInstance(
+            "no instance lives" if not tokens else "more than one instance lives",
+            instances=tokens,
+            hint="start a daemon" if not tokens else "name one of them",
+        )
+    return tokens[0]
+
+
+def _pages(token: str, id: int) -> list[PageName]:
+    """The oks pages of shard 0 of every incarnation, newest first."""
+    prefix = page_prefix(token, id)
+    names = [parse_page(name) for name in os.listdir(SHM_DIRECTORY) if name.startswith(prefix)]
+    first = [name for name in names if name is not None and name.half == HALVES[0] and name.shard == 0]
+    return sorted(first, key=lambda name: name.incarnation, reverse=True)
