@@ -1,0 +1,71 @@
+"""Export: the end of a dataflow, where its rows and errors become an index that others read.
+
+A round's updates are arranged as they come (arrange.py); when the round is over both halves get one batch
+each and are sealed up to its upper. A round without updates seals too: that is how an index says that nothing
+happened. Batches that are built when the dataflow is dropped are discarded, so no segment is left.
+
+Does not: own the index (closing the graph leaves it as it stands), decide compaction, notify.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clusterd.dataflow.operator import ERRS, Columns, Delta, OperatorStatistics, Round, types_of
+from clusterd.operators.arrange import Arranger
+from shm_arrangements.batch import Batch
+from shm_arrangements.description import Description
+from shm_arrangements.errors import InvariantViolation
+from shm_arrangements.writer import IndexWriter, TraceWriter
+
+__all__ = ["ExportIndex"]
+
+
+class ExportIndex:
+    """Feeds an IndexWriter whose rows are those of `columns`; puts nothing out."""
+
+    def __init__(self, columns: Columns, index: IndexWriter) -> None:
+        if types_of(columns) != types_of(index.schema.columns):
+            raise InvariantViolation("an index of other rows", rows=columns, index=index.schema)
+        self.schema = columns
+        self._index = index
+        self._nothing = Delta.empty(types_of(columns))
+        self._oks = Arranger(index.schema)
+        self._errs = Arranger(ERRS)
+        self._round: Round | None = None
+
+    def start(self, round: Round) -> None:
+        self._round = round
+
+    def push(self, port: int, delta: Delta) -> Iterator[Delta]:
+        for arranger, updates in ((self._oks, delta.oks), (self._errs, delta.errs)):
+            for _ in arranger.add(updates):
+                yield self._nothing
+
+    def finish(self) -> Iterator[Delta]:
+        round, index = self._round, self._index
+        assert round is not None
+        if round.upper == index.upper and not self._oks.rows and not self._errs.rows:
+            return
+        built: list[tuple[TraceWriter, Batch]] = []
+        try:
+            for arranger, half in ((self._errs, index.errs), (self._oks, index.oks)):
+                description = Description(half.upper, round.upper, half.since)
+                for _ in arranger.seal(description, half.allocator):
+                    yield self._nothing
+                built.append((half, arranger.take()))
+        except BaseException:
+            for half, batch in built:
+                half.discard(batch)
+            raise
+        for half, batch in built:
+            half.commit(batch)
+
+    def statistics(self) -> OperatorStatistics:
+        """What waits for the end of the round; the index has statistics of its own."""
+        rows = self._oks.rows + self._errs.rows
+        return OperatorStatistics(rows, self._oks.nbytes + self._errs.nbytes)
+
+    def close(self) -> None:
+        self._oks.clear()
+        self._errs.clear()
