@@ -164,6 +164,11 @@ class TraceWriter:
     def page(self) -> PublicationPage:
         return self._page
 
+    @property
+    def allocator(self) -> SegmentAllocator:
+        """Where a batch that is to be committed has to be built."""
+        return self._allocator
+
     def prepare(self, updates: Updates, upper: Frontier) -> Batch:
         """Build the batch from this trace's upper to `upper`, to be `commit`ted or `discard`ed.
 
