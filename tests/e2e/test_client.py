@@ -1,0 +1,157 @@
+"""The user's client against a real replica, in both modes, through the launcher."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterd import exit_codes
+from clusterd.client import Client, PeekFailed
+from clusterd.launcher import LaunchError, Replica, launch
+from clusterd.storage.store import Store
+from controller_proto.errors import Disconnected, Refusal
+from controller_proto.expr import Call, ColumnRef, Literal
+from controller_proto.plan import Mfp
+from controller_proto.schema import ColumnType
+from shm_arrangements.attach import attach
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+FRUIT = {"name": "text", "kilos": "bigint?"}
+
+
+@pytest.fixture(params=["solo", "two-runtime"])
+def replica(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Replica]:
+    config = {"enable_two_runtime_compute": request.param == "two-runtime"}
+    with launch(config, tmp_path / "data") as running:
+        assert running.mode == request.param
+        yield running
+
+
+@pytest.fixture
+def client(replica: Replica) -> Iterator[Client]:
+    with Client.connect(replica) as connected:
+        yield connected
+
+
+def test_a_first_session(replica: Replica, client: Client) -> None:
+    client.create_shard("fruit", FRUIT)
+    fruit = client.create_index("fruit", key=["name"])
+    t = client.write("fruit", [("apple", 3), ("pear", 5), {"name": "pear", "kilos": None}])
+    answer = fruit.peek(keys=["pear"], at=t)
+    assert answer.dicts() == [{"name": "pear", "kilos": 5}, {"name": "pear", "kilos": None}]
+    assert answer.served_by == ("interactive" if replica.mode == "two-runtime" else "solo")
+    assert answer.time == t
+    assert fruit.count() == 3
+    with fruit.attach() as attached:
+        assert attached.lookup("apple", at=t)["kilos"].tolist() == [3]
+        assert attached.scan(at=t).total == 3
+    again = client.write("fruit", [("apple", 3)], diff=-1)
+    assert [row["name"] for row in fruit.peek(at=again, select=["name"]).dicts()] == ["pear", "pear"]
+    assert fruit.peek(at=again, where=["#1 > 4"], order_by=["name"], limit=1).rows() == [("pear", 5)]
+    assert fruit.count(at=t) == 3
+
+
+def test_views_from_text_and_a_query_over_them(replica: Replica, client: Client) -> None:
+    client.create_shard("fruit", FRUIT)
+    for day in range(3):
+        client.write("fruit", [("apple", day), ("pear", 10 * day), ("fig", None)])
+    totals = client.create_index(
+        "Reduce group_by=[#0] aggregates=[count(*), sum(#1)]\n  Get fruit",
+        key=["name"], names=["name", "times", "kilos"], as_of=0,
+    )  # fmt: skip
+    assert totals.peek(at=0).rows() == [("apple", 1, 0), ("fig", 1, None), ("pear", 1, 0)]
+    assert totals.peek(at=2).rows() == [("apple", 3, 3), ("fig", 3, None), ("pear", 3, 30)]
+    totals.wait(2)
+    heavy = Mfp(totals.get, predicates=(Call(">", (ColumnRef(2), Literal(ColumnType.NUMERIC, "5"))),))
+    answer = client.query(heavy, at=2)
+    assert [row[0] for row in answer.rows()] == ["pear"]
+    assert answer.served_by == ("interactive" if replica.mode == "two-runtime" else "solo")
+
+
+def test_refusals_come_as_they_are_and_harm_nothing(client: Client) -> None:
+    client.create_shard("fruit", FRUIT)
+    client.write("fruit", [("apple", 3)])
+    with pytest.raises(Refusal, match="unknown-shard"):
+        client.create_index("bread")
+    with pytest.raises(Refusal, match="invalid-plan"):
+        client.create_index("fruit", key=[7])
+    fruit = client.create_index("fruit", key=["name"], id="u500")
+    with pytest.raises(Refusal, match="duplicate-id"):
+        client.create_index("fruit", key=["name"], id="u500")
+    assert fruit.count(at=0) == 1
+    client.write("fruit", [("pear", 1)], at=9)
+    fruit.wait(9)
+    fruit.allow_compaction(5)
+    with pytest.raises(PeekFailed, match="below-since"):
+        fruit.peek(at=3)
+    assert fruit.count(at=5) == 1
+    with pytest.raises(TimeoutError):
+        fruit.peek(at=1000, timeout_s=0.2)
+    fruit.drop()
+    with pytest.raises(PeekFailed, match="dropped"):
+        fruit.peek(at=5)
+
+
+def test_a_reader_beside_the_controller_and_a_later_controller(replica: Replica, client: Client) -> None:
+    client.create_shard("fruit", FRUIT)
+    fruit = client.create_index("fruit", key=["name"])
+    client.write("fruit", [("apple", 3)])
+    with Client.connect(replica.address, reader=True) as reader:
+        assert reader.index(fruit.id).peek(keys=["apple"], at=0).rows() == [("apple", 3)]
+        with Client.connect(replica) as later:
+            later.create_index("fruit", key=["kilos"])
+            with pytest.raises(Disconnected, match="fenced"):
+                client.wait_frontier(fruit.id, 100, timeout_s=10)
+
+
+def test_what_the_command_line_loads_is_followed(replica: Replica, client: Client, tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"t": [0, 1], "n": [5, 6]}), tmp_path / "a.parquet")
+    command = [sys.executable, "-m", "clusterd", "load", str(tmp_path / "a.parquet"), "--shard", "a"]
+    command += ["--time-column", "t", "--data-dir", str(replica.data_dir)]
+    subprocess.run(command, check=True, timeout=60)
+    index = client.create_index("a", key=["t"], as_of=0)
+    assert index.peek(at=1).rows() == [(0, 5), (1, 6)]
+    pq.write_table(pa.table({"t": [2], "n": [7]}), tmp_path / "a.parquet")
+    subprocess.run(command, check=True, timeout=60)
+    assert index.peek(at=2, keys=[2]).rows() == [(2, 7)]
+
+
+def test_a_replica_stops_in_order_and_is_told_apart_from_one_that_died(tmp_path: Path) -> None:
+    replica = launch(None, tmp_path / "data")
+    assert replica.mode == "solo"
+    assert replica.stop() == exit_codes.STOPPED
+    with launch(None, tmp_path / "data") as killed:
+        killed.kill("solo/0" if "solo/0" in killed.pids else "maintenance/0")
+        assert killed.wait(10) == exit_codes.PROCESS_DIED
+        assert "ProcessDied" in killed.stderr()
+        with pytest.raises(KeyError, match="there are supervisor"):
+            killed.kill("nobody")
+
+
+def test_a_replica_that_cannot_start_says_why(tmp_path: Path) -> None:
+    Store.open(tmp_path / "data").close()
+    (tmp_path / "data" / "VERSION").write_text("clusterd-data 99\n")
+    with pytest.raises(LaunchError, match="format-mismatch") as failed:
+        launch(None, tmp_path / "data")
+    assert failed.value.exit_code == exit_codes.DATA_FORMAT
+    address = f"unix:{tmp_path / 'socket'}"
+    with launch(None, tmp_path / "other", listen=address), pytest.raises(LaunchError) as failed:
+        launch(None, tmp_path / "third", listen=address)
+    assert failed.value.exit_code == exit_codes.SOCKET_IN_USE
+    with pytest.raises(Refusal, match="unknown-setting"):
+        launch({"no_such_setting": 1})
+
+
+def test_an_index_is_found_without_its_creator(replica: Replica, client: Client) -> None:
+    client.create_shard("fruit", FRUIT)
+    fruit = client.create_index("fruit", key=["name"])
+    fruit.wait(client.write("fruit", [("apple", 3)]))
+    assert attach(fruit.id, replica.instance).lookup("apple").rows() == [("apple", 3)]
