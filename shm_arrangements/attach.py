@@ -14,6 +14,7 @@ Does not: speak to a socket, hold compaction back, wait, or register with anyone
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from shm_arrangements import instance as instances
@@ -25,7 +26,7 @@ from shm_arrangements.names import HALVES, PageName, collection_id, collection_t
 from shm_arrangements.page_layout import PageState, PageStatus
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.segment import SHM_DIRECTORY
-from shm_arrangements.snapshot import PublishedTrace, require_readable
+from shm_arrangements.snapshot import PublishedTrace, Snapshot, require_readable
 from shm_arrangements.view import ReadView, Result
 
 
@@ -57,7 +58,7 @@ def attach(id: int | str, instance: str | None = None) -> Attached:
 class Attached:
     """An index of another process. Close it, or let it go; views and arrays taken from it stay."""
 
-    __slots__ = ("_errs", "_oks", "_probe", "id", "incarnation", "instance")
+    __slots__ = ("_errs", "_newest", "_oks", "_probe", "id", "incarnation", "instance")
 
     def __init__(self, name: PageName, probe: LivenessProbe) -> None:
         """name: of the oks page of shard 0. Raises: PublicationClosed if a page is closed or missing."""
@@ -70,6 +71,8 @@ class Attached:
         self._oks = [first, *(PublishedTrace(one) for one in names[1:])]
         self._errs = [PublishedTrace(one._replace(half=HALVES[1])) for one in names]
         self._states()
+        # The view of the newest time, and what it was taken from: as long as no page turns it is the same.
+        self._newest: tuple[list[Snapshot], ReadView] | None = None
 
     @property
     def schema(self) -> ArrangementSchema:
@@ -91,15 +94,20 @@ class Attached:
         Raises: NotReadable (`at` before since), NotSealed (at or beyond upper), PublicationClosed (dropped),
         WriterGone; RegistryFull if this process has no descriptor or mapping left.
         """
-        oks = [trace.snapshot() for trace in self._oks]
-        errs = [trace.snapshot() for trace in self._errs]
+        parts = [trace.snapshot() for trace in self._oks]
+        parts += [trace.snapshot() for trace in self._errs]
         if not self._probe.is_alive():
             raise WriterGone("the instance has ended", instance=self.instance)
-        since, upper = _since([*oks, *errs]), _upper([*oks, *errs])
+        if at is None and self._newest is not None and self._newest[0] == parts:
+            return self._newest[1]
+        since, upper = _since(parts), _upper(parts)
+        time = _newest(since, upper) if at is None else at
+        require_readable(since, upper, time)
+        shards = len(self._oks)
+        view = ReadView(self.id, self.schema, _chains(parts[:shards]), _chains(parts[shards:]), time)
         if at is None:
-            at = _newest(since, upper)
-        require_readable(since, upper, at)
-        return ReadView(self.id, self.schema, _chains(oks), _chains(errs), at)
+            self._newest = parts, view
+        return view
 
     def lookup(self, key: Any, at: int | None = None) -> Result:
         """`snapshot(at).lookup(key)`."""
@@ -118,6 +126,7 @@ class Attached:
         for trace in (*self._oks, *self._errs):
             trace.close()
         self._probe.close()
+        self._newest = None
 
     def __enter__(self) -> Attached:
         return self
@@ -135,14 +144,14 @@ class Attached:
         return states
 
 
-def _since(parts: Any) -> Frontier:
+def _since(parts: Sequence[PageState | Snapshot]) -> Frontier:
     since = Frontier.minimum()
     for part in parts:
         since = Frontier.join(since, part.since)
     return since
 
 
-def _upper(parts: Any) -> Frontier:
+def _upper(parts: Sequence[PageState | Snapshot]) -> Frontier:
     upper = Frontier.empty()
     for part in parts:
         upper = Frontier.meet(upper, part.upper)
@@ -158,7 +167,7 @@ def _newest(since: Frontier, upper: Frontier) -> int:
     return upper.time - 1
 
 
-def _chains(snapshots: Any) -> list[Batch]:
+def _chains(snapshots: Sequence[Snapshot]) -> list[Batch]:
     return [batch for snapshot in snapshots for batch in snapshot.batches()]
 
 

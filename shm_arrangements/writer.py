@@ -161,6 +161,11 @@ class TraceWriter:
         return self._spine.upper
 
     @property
+    def allocator(self) -> SegmentAllocator:
+        """Where the batches that are given to `commit` come from."""
+        return self._allocator
+
+    @property
     def page(self) -> PublicationPage:
         return self._page
 
