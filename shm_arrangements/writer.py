@@ -161,11 +161,6 @@ class TraceWriter:
         return self._spine.upper
 
     @property
-    def allocator(self) -> SegmentAllocator:
-        """Where the batches that are given to `commit` come from."""
-        return self._allocator
-
-    @property
     def page(self) -> PublicationPage:
         return self._page
 
