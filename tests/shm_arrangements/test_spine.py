@@ -1,0 +1,276 @@
+"""The spine against the model, and its promises about work, length and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shm_arrangements import failpoints, read
+from shm_arrangements.batch import Batch
+from shm_arrangements.builder import HeapAllocator, build_batch
+from shm_arrangements.columns import Column, ColumnSpec, ColumnType
+from shm_arrangements.description import Description
+from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow
+from shm_arrangements.frontier import Frontier
+from shm_arrangements.merger import Merger
+from shm_arrangements.schema import ArrangementSchema
+from shm_arrangements.spine import MAX_BATCHES, Spine
+from shm_arrangements.testing.model import rows_of
+from shm_arrangements.testing.suite import TraceTests, TraceUnderTest
+from shm_arrangements.updates import Updates
+
+SCHEMA = ArrangementSchema(
+    (ColumnSpec("k", ColumnType.INT64, False), ColumnSpec("v", ColumnType.INT64, False)), (0,)
+)
+TYPES = (ColumnType.INT64, ColumnType.INT64)
+
+
+class HeapTrace(TraceUnderTest):
+    def __init__(self, schema: ArrangementSchema) -> None:
+        self.spine = Spine(schema, HeapAllocator())
+
+    def insert(self, updates: Updates, upper: Frontier) -> None:
+        insert(self.spine, updates, upper)
+
+    def compact(self, since: Frontier) -> None:
+        self.spine.set_logical_compaction(since)
+
+    def exert(self, fuel_updates: int) -> bool:
+        return self.spine.exert(fuel_updates)
+
+    def batches(self) -> Sequence[Batch]:
+        return self.spine.batches()
+
+
+class TestSpine(TraceTests):
+    def make(self, schema: ArrangementSchema) -> TraceUnderTest:
+        return HeapTrace(schema)
+
+
+def insert(spine: Spine, updates: Updates, upper: Frontier) -> Batch:
+    batch = build_batch(updates, spine.schema, Description(spine.upper, upper, spine.since), HeapAllocator())
+    spine.insert(batch)
+    return batch
+
+
+def block(keys: Any, values: Any, time: int, diff: int) -> Updates:
+    keys, values = np.asarray(keys, np.int64), np.asarray(values, np.int64)
+    n = len(keys)
+    columns = (Column(ColumnType.INT64, keys), Column(ColumnType.INT64, values))
+    return Updates(columns, np.full(n, time, np.uint64), np.full(n, diff, np.int64))
+
+
+def test_a_batch_that_does_not_abut_is_refused_and_changes_nothing() -> None:
+    spine = Spine(SCHEMA, HeapAllocator())
+    insert(spine, block([1], [1], 0, 1), Frontier.at(1))
+    with pytest.raises(InvariantViolation) as caught:
+        spine.insert(Batch.empty(SCHEMA, Description(Frontier.at(2), Frontier.at(3), Frontier.minimum())))
+    assert caught.value.upper == Frontier.at(1)
+    assert spine.upper == Frontier.at(1)
+    spine.validate_state()
+
+
+@pytest.mark.slow
+def test_the_chain_stays_logarithmic_under_single_updates() -> None:
+    spine = Spine(SCHEMA, HeapAllocator())
+    longest = 0
+    for t in range(3000):
+        insert(spine, block([t], [t], t, 1), Frontier.at(t + 1))
+        longest = max(longest, len(spine.batches()))
+    assert longest <= 2 * 12 + 2  # two a level, log2(3000) < 12
+    spine.validate_state()
+    # Amortized: 2.5 units an update and level, 12 levels, and what the least fuel may hurry.
+    assert spine.statistics().merged_updates <= 2.5 * 12 * 3000
+    while spine.exert(100):
+        pass
+    assert len(spine.batches()) <= 5
+    columns, counts = read.scan_at(spine.batches(), 2999)
+    assert len(counts) == 3000
+    assert sorted(columns[0].values.tolist()) == list(range(3000))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_the_chain_stays_short_under_batches_of_any_size(seed: int) -> None:
+    print(f"seed {seed}")
+    rng = np.random.default_rng(seed)
+    spine = Spine(SCHEMA, HeapAllocator())
+    total = 0
+    for t in range(300):
+        n = int(rng.choice([0, 1, 3, 50, 1000, 20_000], p=[0.2, 0.3, 0.2, 0.15, 0.1, 0.05]))
+        insert(spine, block(np.arange(total, total + n), np.arange(n), t, 1), Frontier.at(t + 1))
+        total += n
+        sizes = [len(batch) for batch in spine.batches()]
+        assert len(sizes) <= 2 * total.bit_length() + 2
+        assert len(sizes) <= MAX_BATCHES
+    columns, counts = read.scan_at(spine.batches(), 299)
+    assert len(counts) == total
+    assert (np.sort(columns[0].values) == np.arange(total)).all()
+
+
+@pytest.mark.slow
+def test_churn_on_a_fixed_key_set_does_not_grow_memory_while_since_follows() -> None:
+    spine = Spine(SCHEMA, HeapAllocator())
+    keys = np.arange(1000)
+    current = np.zeros(1000, np.int64)
+    insert(spine, block(keys, current, 0, 1), Frontier.at(1))
+    peaks = []
+    for t in range(1, 1501):
+        chosen = np.arange(t * 37, t * 37 + 50) % 1000
+        before = block(chosen, current[chosen], t, -1)
+        current[chosen] += 1
+        insert(spine, Updates.concat([before, block(chosen, current[chosen], t, 1)]), Frontier.at(t + 1))
+        spine.set_logical_compaction(Frontier.at(t))
+        if t % 500 == 0:
+            peaks.append(0)
+        if peaks:
+            peaks[-1] = max(peaks[-1], spine.statistics().updates)
+    assert peaks[0] <= 6 * 1000  # live rows, as much again in smaller levels, merges showing their inputs
+    assert peaks[1] <= peaks[0] * 1.2
+    columns, counts = read.scan_at(spine.batches(), 1500)
+    assert (counts == 1).all()
+    assert (columns[1].values[np.argsort(columns[0].values)] == current).all()
+    while spine.exert(1000):
+        pass
+    assert spine.statistics().updates <= 1200
+
+
+def test_time_passing_without_updates_costs_no_memory_and_no_length() -> None:
+    spine = Spine(SCHEMA, HeapAllocator())
+    insert(spine, block([1, 2], [1, 2], 0, 1), Frontier.at(1))
+    before = spine.statistics()
+    for t in range(1, 200):
+        insert(spine, Updates.empty(TYPES), Frontier.at(t + 1))
+    after = spine.statistics()
+    assert (after.batches, after.nbytes) == (1, before.nbytes)
+    assert spine.batches()[0].description.upper == Frontier.at(200)
+    assert spine.drain_retired() == []
+
+
+def test_an_empty_start_is_absorbed_by_the_first_updates() -> None:
+    spine = Spine(SCHEMA, HeapAllocator())
+    insert(spine, Updates.empty(TYPES), Frontier.at(5))
+    insert(spine, block([1], [1], 5, 1), Frontier.at(6))
+    assert [b.description.lower for b in spine.batches()] == [Frontier.minimum()]
+
+
+def test_updates_that_cancel_leave_an_empty_batch_without_memory() -> None:
+    spine = Spine(SCHEMA, HeapAllocator())
+    keys = np.arange(500)
+    insert(spine, block(keys, keys, 0, 1), Frontier.at(1))
+    spine.set_logical_compaction(Frontier.at(1))
+    insert(spine, block(keys, keys, 1, -1), Frontier.at(2))
+    while spine.exert(1000):
+        pass
+    assert spine.statistics().nbytes == 0
+    assert spine.statistics().batches == 1
+    assert sorted(len(batch) for batch in spine.drain_retired()) == [500, 500]
+    assert rows_of(*read.scan_at(spine.batches(), 1)) == {}
+
+
+def test_no_call_merges_beyond_its_fuel(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[int, int]] = []
+    work = Merger.work
+
+    def counted(self: Merger, fuel_updates: int) -> int:
+        used = work(self, fuel_updates)
+        calls.append((fuel_updates, used))
+        return used
+
+    monkeypatch.setattr(Merger, "work", counted)
+    spine = Spine(SCHEMA, HeapAllocator())
+    insert(spine, block(np.arange(20_000), np.arange(20_000), 0, 1), Frontier.at(1))
+    insert(spine, block(np.arange(1), np.arange(1), 1, 1), Frontier.at(2))
+    while spine.exert(333):
+        pass
+    insert(spine, block(np.arange(10_001), np.arange(10_001), 2, 1), Frontier.at(3))
+    calls.clear()
+    while spine.exert(333):
+        used = sum(u for _, u in calls)
+        assert used <= 333, f"one exert used {used}"
+        calls.clear()
+    assert all(used <= fuel for fuel, used in calls)
+    assert [len(b) for b in spine.batches()] == [30_002]
+
+
+def test_a_merge_in_progress_shows_its_inputs_and_then_its_result() -> None:
+    spine = Spine(SCHEMA, HeapAllocator())
+    n = 300
+    first = insert(spine, block(np.arange(n), np.arange(n), 0, 1), Frontier.at(1))
+    second = build_batch(
+        block(np.arange(n), np.arange(n), 1, 1), SCHEMA,
+        Description(Frontier.at(1), Frontier.at(2), Frontier.minimum()), HeapAllocator(),
+    )  # fmt: skip
+    failpoints.arm("spine.merge", "error", times=1)
+    try:
+        with pytest.raises(failpoints.FailpointError):
+            spine.insert(second)
+    finally:
+        failpoints.disarm_all()
+    assert list(spine.batches()) == [first, second]
+    assert spine.statistics().merges == 1
+    insert(spine, Updates.empty(TYPES), Frontier.at(9))
+    assert len(spine.batches()) == 2
+    spine.validate_state()
+    assert spine.exert(10)
+    assert len(spine.batches()) == 2
+    while spine.exert(100):
+        pass
+    (merged,) = spine.batches()
+    assert merged.description == Description(Frontier.minimum(), Frontier.at(9), Frontier.minimum())
+    assert [len(b) for b in spine.drain_retired()] == [n, n]
+    spine.validate_state()
+
+
+def test_physical_compaction_keeps_boundaries_until_it_is_allowed() -> None:
+    spine = Spine(SCHEMA, HeapAllocator(), physical=Frontier.minimum())
+    for t in range(10):
+        insert(spine, block([t], [t], t, 1), Frontier.at(t + 1))
+    insert(spine, Updates.empty(TYPES), Frontier.at(11))
+    assert len(spine.batches()) == 11
+    spine.set_physical_compaction(Frontier.at(4))
+    while spine.exert(100):
+        pass
+    uppers = [b.description.upper.time for b in spine.batches()]
+    assert uppers[-7:] == [5, 6, 7, 8, 9, 10, 11]
+    assert 4 in uppers
+    assert len(uppers) == 8
+    with pytest.raises(InvariantViolation):
+        spine.set_physical_compaction(Frontier.at(3))
+    spine.set_physical_compaction(Frontier.empty())
+    while spine.exert(100):
+        pass
+    assert [len(b) for b in spine.batches()] == [10]
+
+
+def test_since_never_regresses() -> None:
+    spine = Spine(SCHEMA, HeapAllocator())
+    spine.set_logical_compaction(Frontier.at(5))
+    with pytest.raises(InvariantViolation):
+        spine.set_logical_compaction(Frontier.at(4))
+    assert spine.since == Frontier.at(5)
+
+
+def test_compaction_to_the_empty_frontier_lets_go_of_everything() -> None:
+    spine = Spine(SCHEMA, HeapAllocator())
+    insert(spine, block(np.arange(10), np.arange(10), 0, 1), Frontier.at(1))
+    spine.set_logical_compaction(Frontier.empty())
+    insert(spine, block([1], [1], 1, 1), Frontier.at(2))
+    assert spine.statistics().nbytes == 0
+    assert sorted(len(b) for b in spine.drain_retired()) == [1, 10]
+    assert spine.upper == Frontier.at(2)
+
+
+def test_a_sum_beyond_64_bits_is_an_error_that_names_it_not_a_wrap() -> None:
+    spine = Spine(SCHEMA, HeapAllocator())
+    most = (1 << 63) - 1
+    insert(spine, block([1], [1], 0, most), Frontier.at(1))
+    spine.set_logical_compaction(Frontier.at(1))
+    with pytest.raises(MultiplicityOverflow):
+        insert(spine, block([1], [1], 1, 1), Frontier.at(2))
+    with pytest.raises(MultiplicityOverflow):
+        read.scan_at(spine.batches(), 1)
+    assert rows_of(*read.scan_at(spine.batches()[:1], 1)) == {(1, 1): most}
