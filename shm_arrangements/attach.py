@@ -26,7 +26,7 @@ from shm_arrangements.names import HALVES, PageName, collection_id, collection_t
 from shm_arrangements.page_layout import PageState, PageStatus
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.segment import SHM_DIRECTORY
-from shm_arrangements.snapshot import PublishedTrace, Snapshot, require_readable
+from shm_arrangements.snapshot import PublishedTrace, Snapshot, require_readable, snapshot_together
 from shm_arrangements.view import ReadView, Result
 
 
@@ -94,8 +94,7 @@ class Attached:
         Raises: NotReadable (`at` before since), NotSealed (at or beyond upper), PublicationClosed (dropped),
         WriterGone; RegistryFull if this process has no descriptor or mapping left.
         """
-        parts = [trace.snapshot() for trace in self._oks]
-        parts += [trace.snapshot() for trace in self._errs]
+        parts = snapshot_together([*self._oks, *self._errs])
         if not self._probe.is_alive():
             raise WriterGone("the instance has ended", instance=self.instance)
         if at is None and self._newest is not None and self._newest[0] == parts:

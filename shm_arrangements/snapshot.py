@@ -149,6 +149,21 @@ class PublishedTrace:
         return WriterGone("the instance has ended and its segments are gone", instance=token)
 
 
+def snapshot_together(traces: Sequence[PublishedTrace]) -> list[Snapshot]:
+    """A snapshot of each trace, all of one moment: no page turned between the first and the last.
+
+    Pages of one index move one after the other; a pair of different moments could have a since beyond its
+    upper, and so no readable time. If the pages turn too fast for that, each is still right by itself.
+    Raises: as `PublishedTrace.snapshot`.
+    """
+    taken: list[Snapshot] = []
+    for _ in range(_ATTEMPTS):
+        taken = [trace.snapshot() for trace in traces]
+        if all(trace.page.generation() == one.generation for trace, one in zip(traces, taken, strict=True)):
+            break
+    return taken
+
+
 def attach_batch(locator: Locator, schema: ArrangementSchema, description: Description) -> Batch:
     """Map one batch read-only.
 

@@ -276,8 +276,8 @@ class TraceWriter:
         self._queues.clear()
 
     def _publish(self) -> None:
-        while len(self._spine.batches()) > CAPACITY:
-            self._spine.exert(_FORCED_FUEL)
+        while len(self._spine.batches()) > CAPACITY and self._spine.exert(_FORCED_FUEL):
+            pass
         batches = self._spine.batches()
         generation = self._page.turn(self.since, self.upper, tuple(map(_entry, batches)))
         now = frozenset(batch.locator for batch in batches if batch.locator is not None)

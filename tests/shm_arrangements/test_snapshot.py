@@ -33,7 +33,7 @@ from shm_arrangements.page_layout import BatchEntry
 from shm_arrangements.publication import PublicationPage
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.segment import SegmentAllocator
-from shm_arrangements.snapshot import PublishedTrace, require_readable
+from shm_arrangements.snapshot import PublishedTrace, require_readable, snapshot_together
 from shm_arrangements.updates import Updates
 
 SCHEMA = ArrangementSchema(
@@ -86,6 +86,26 @@ def test_a_snapshot_maps_the_chain_and_the_next_maps_only_what_is_new(held: Inst
     assert not second.batches()[0].codes.flags.writeable
     assert second.nbytes == one.nbytes + two.nbytes
     page.close()
+
+
+def test_snapshots_taken_together_are_of_one_moment(held: Instance) -> None:
+    pages = [
+        PublicationPage.create(PageName(held.token, 7, 1, half), SCHEMA, as_of=0, writer=0)
+        for half in ("oks", "errs")
+    ]
+    traces = [PublishedTrace(page.header.name) for page in pages]
+    for t in range(1, 4):
+        for page in pages:
+            page.turn(
+                Frontier.at(t - 1), Frontier.at(t), (BatchEntry(0, 0, 0, MINIMUM, Frontier.at(t), MINIMUM),)
+            )
+        taken = snapshot_together(traces)
+        assert [one.upper for one in taken] == [Frontier.at(t)] * 2
+        assert [one.generation for one in taken] == [page.state.generation for page in pages]
+    pages[1].close()
+    with pytest.raises(PublicationClosed):
+        snapshot_together(traces)
+    pages[0].close()
 
 
 def test_a_batch_is_as_the_page_describes_it_not_as_it_was_built(held: Instance) -> None:
