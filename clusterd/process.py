@@ -160,9 +160,7 @@ def _run_entry(entry: str, spec: Any) -> int:
 def run_child(title: str, entry: str, spec: Any) -> None:
     """Target of every spawned process. entry: `module:function`, given `spec`; may return an exit code."""
     setproctitle.setproctitle(f"clusterd: {title}")
-    if isinstance(spec, ReaperSpec):
-        os.setsid()  # a signal to the daemon's process group must not take the reaper along
-    else:
+    if not isinstance(spec, ReaperSpec):  # which is to outlive it
         die_with_parent(spec.parent_pid)
     # The supervisor alone decides: a terminal's ^C and a service manager's TERM reach the whole group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,146 @@
+"""Frames over a non-blocking descriptor: between processes over pipes, and to clients over sockets.
+
+Nothing here ever waits. What cannot be written stays queued, in order, and `wants_write` says so; a reader
+that stops reading costs its queue and nothing else, and whoever queues looks at `out_bytes` and decides.
+Frames go out by `writev`, so a large answer is passed on without being copied; they come in through one
+buffer that all links share, so that a small message costs one read and one copy.
+
+Does not: own the descriptor, wait for it, know what is inside a frame.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import deque
+from collections.abc import Sequence
+
+from controller_proto.errors import FrameTooLarge
+from controller_proto.framing import HEADER_BYTES, FrameDecoder
+
+__all__ = ["MAX_PIPE_FRAME_BYTES", "FrameLink"]
+
+MAX_PIPE_FRAME_BYTES = (1 << 32) - 1  # between our own processes: what the header can say
+
+_READ_BYTES = 256 << 10
+_WRITE_BYTES = 1 << 20  # handed to one writev: no socket buffer takes more
+_WRITE_PARTS = 512  # below IOV_MAX
+_HEADER = struct.Struct(">I")
+_shared = bytearray(_READ_BYTES)
+_view = memoryview(_shared)
+
+Buffer = bytes | bytearray | memoryview
+
+
+class FrameLink:
+    """One end of a stream of frames. The descriptor must be non-blocking (`os.set_blocking`)."""
+
+    __slots__ = ("_decoder", "_out", "broken", "ended", "fd", "held", "limit_bytes", "out_bytes")
+
+    def __init__(self, fd: int, *, limit_bytes: int = MAX_PIPE_FRAME_BYTES) -> None:
+        """limit_bytes: of a frame that is received."""
+        self.fd = fd
+        self.limit_bytes = limit_bytes
+        self.held = False  # while set nothing is written
+        self.ended = False  # the other end is gone, or was found to be when writing
+        self.broken: FrameTooLarge | None = None  # framing is lost; nothing more comes
+        self.out_bytes = 0  # queued and not written
+        self._decoder = FrameDecoder(limit_bytes)
+        self._out: deque[Buffer] = deque()  # header, payload, header, ...; the first may be the rest of one
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether something waits for the descriptor to become writable."""
+        return self.out_bytes > 0 and not self.held
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def queue(self, payload: Buffer) -> None:
+        """Queue one frame; `flush` writes it. The payload is kept by reference: it must not change."""
+        if self.ended:
+            return
+        self._out.append(_HEADER.pack(len(payload)))
+        self._out.append(payload)
+        self.out_bytes += HEADER_BYTES + len(payload)
+
+    def send(self, payload: Buffer) -> None:
+        """Queue one frame, and write what can be written."""
+        self.queue(payload)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what can be written now. Sets `ended` if there is nobody to read it."""
+        while self.out_bytes and not self.held:
+            parts, size = self._next_parts()
+            try:
+                written = os.writev(self.fd, parts)
+            except BlockingIOError:
+                return
+            except OSError:
+                self.ended = True
+                self._out.clear()
+                self.out_bytes = 0
+                return
+            self._written(written)
+            if written < size:
+                return
+
+    def drop_unsent(self) -> None:
+        """Forget the frames of which nothing was written yet."""
+        while len(self._out) > self._parts_begun():
+            self.out_bytes -= len(self._out.pop())
+
+    def on_readable(self) -> list[bytes]:
+        """Read once; return the frames now whole. Sets `ended` at EOF, `broken` at an illegal length."""
+        try:
+            count = os.readv(self.fd, (_shared,))
+        except BlockingIOError:
+            return []
+        except OSError:
+            count = 0
+        if not count:
+            self.ended = True
+            return []
+        decoder = self._decoder
+        if not decoder.pending_bytes and count >= HEADER_BYTES:
+            (length,) = _HEADER.unpack_from(_shared)
+            if length == count - HEADER_BYTES and length <= self.limit_bytes:
+                return [bytes(_view[HEADER_BYTES:count])]
+        decoder.receive(_view[:count])
+        frames = []
+        try:
+            while (frame := decoder.next_frame()) is not None:
+                frames.append(frame)
+        except FrameTooLarge as error:
+            self.broken = error
+        return frames
+
+    def _next_parts(self) -> tuple[Sequence[Buffer], int]:
+        out = self._out
+        if self.out_bytes <= _WRITE_BYTES and len(out) <= _WRITE_PARTS:
+            return out, self.out_bytes
+        parts: list[Buffer] = []
+        size = 0
+        for part in out:
+            parts.append(part)
+            size += len(part)
+            if size >= _WRITE_BYTES or len(parts) == _WRITE_PARTS:
+                break
+        return parts, size
+
+    def _written(self, count: int) -> None:
+        self.out_bytes -= count
+        out = self._out
+        while count and count >= len(out[0]):
+            count -= len(out.popleft())
+        if count:
+            out[0] = memoryview(out[0])[count:]
+        while out and not len(out[0]):
+            out.popleft()  # an empty payload
+
+    def _parts_begun(self) -> int:
+        """Items of `_out` of a frame partly written; an odd number of items begins with a bare payload."""
+        if len(self._out) % 2:
+            return 1
+        return 2 if self._out and len(self._out[0]) < HEADER_BYTES else 0
