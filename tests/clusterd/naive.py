@@ -238,11 +238,16 @@ def _float_arithmetic(f: str, a: float, b: float) -> Any:
 # Plans.
 
 
-class Interpreter:
-    """Evaluates plans over collections at one time."""
+class TooLarge(Exception):
+    """A join would look at more pairs than `pairs`."""
 
-    def __init__(self, inputs: Mapping[str, Collection]) -> None:
+
+class Interpreter:
+    """Evaluates plans over collections at one time. pairs: of rows that joins may look at, in all."""
+
+    def __init__(self, inputs: Mapping[str, Collection], pairs: int = 1 << 62) -> None:
         self.inputs = dict(inputs)
+        self._pairs = pairs
 
     def dataflow(self, body: DataflowBody) -> dict[str, Collection]:
         """Every build by its id."""
@@ -264,7 +269,11 @@ class Interpreter:
             source = self.plan(plan.input)
             return Collection(source.types, {r: -n for r, n in source.rows.items()}, dict(source.errs))
         if isinstance(plan, Join):
-            return _join(plan, *(self.plan(each) for each in plan.inputs))
+            sides = [self.plan(each) for each in plan.inputs]
+            self._pairs -= len(sides[0].rows) * len(sides[1].rows)
+            if self._pairs < 0:
+                raise TooLarge
+            return _join(plan, *sides)
         if isinstance(plan, Reduce):
             return _reduce(plan, self.plan(plan.input))
         if isinstance(plan, TopK):
@@ -456,6 +465,8 @@ def _reduce_group(
     if ordered and any(count < 0 for count in members.values()):
         out.fail("invalid-data", 1)
         return
+    if sum(members.values()) == 0:
+        return  # with negative counts: the group is there as often as its rows are
     cells, at_column = [], 0
     for aggregate in plan.aggregates:
         if aggregate.expr is None:

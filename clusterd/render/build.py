@@ -1,0 +1,147 @@
+"""Building: a physical plan to a graph of operators. Decides nothing; takes imports and exports as they come.
+
+The environment is where effects are: it opens what the dataflow reads and creates what it writes. If it
+fails, or an operator's making does, what was made of the graph is closed again; what the environment handed
+out is the environment's to take back.
+
+Does not: validate, plan, run.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from clusterd.dataflow.exchange import ExchangeFactory, identity_exchange
+from clusterd.dataflow.graph import Clock, Graph
+from clusterd.dataflow.operator import ArrangedInput, Columns, Operator, Source
+from clusterd.operators.distinct import DistinctOperator
+from clusterd.operators.export_index import ExportIndex
+from clusterd.operators.mfp import MfpOperator
+from clusterd.operators.negate import NegateOperator
+from clusterd.operators.reduce import ReduceOperator
+from clusterd.operators.reduce_tactic import AggregateCall
+from clusterd.operators.top_k import OrderColumn, TopKOperator
+from clusterd.operators.union import UnionOperator
+from clusterd.render.physical import (
+    DistinctNode,
+    ExportNode,
+    IndexNode,
+    JoinNode,
+    MfpNode,
+    NegateNode,
+    Node,
+    PhysicalPlan,
+    ReduceNode,
+    SourceNode,
+    TopKNode,
+    UnionNode,
+    inputs_of,
+)
+from controller_proto.dataflow import Export, IndexImport, SourceImport
+from controller_proto.ids import GlobalId
+from shm_arrangements.errors import InvariantViolation
+from shm_arrangements.writer import IndexWriter
+
+__all__ = ["Environment", "ImportedIndex", "build_graph"]
+
+
+class ImportedIndex(Source, Protocol):
+    """An index as a source, and as the arrangement it is."""
+
+    @property
+    def arranged(self) -> ArrangedInput: ...
+
+
+class Environment(Protocol):
+    """Where a dataflow's imports come from and its exports go to. Each is asked for once."""
+
+    def source(self, imported: SourceImport) -> Source: ...
+
+    def index(self, imported: IndexImport) -> ImportedIndex: ...
+
+    def export(self, export: Export) -> IndexWriter:
+        """An index that is sealed up to nothing yet, of the rows and the key of `export`."""
+
+
+def build_graph(
+    plan: PhysicalPlan,
+    environment: Environment,
+    *,
+    clock: Clock,
+    exchange: ExchangeFactory = identity_exchange,
+) -> Graph:
+    """Raises: what the environment raises; nothing else for a plan that `lower` made."""
+    graph = Graph(clock=clock, exchange=exchange)
+    try:
+        _Building(plan, environment, graph).run()
+    except BaseException:
+        graph.close()
+        raise
+    return graph
+
+
+class _Building:
+    def __init__(self, plan: PhysicalPlan, environment: Environment, graph: Graph) -> None:
+        self._plan = plan
+        self._environment = environment
+        self._graph = graph
+        self._numbers: list[int] = []  # of the graph's nodes, by the plan's
+        self._sources = {imported.id: imported for imported in plan.header.source_imports}
+        self._indexes: dict[GlobalId, tuple[int, ArrangedInput]] = {}
+
+    def run(self) -> None:
+        # Also an index that no node streams is a source: it has rounds to follow.
+        for imported in self._plan.header.index_imports:
+            index = self._environment.index(imported)
+            number = self._graph.add_source(index, f"index {imported.id}")
+            self._indexes[imported.id] = number, index.arranged
+        for node in self._plan.nodes:
+            self._numbers.append(self._add(node))
+
+    def _add(self, node: Node) -> int:
+        if isinstance(node, SourceNode):
+            source = self._environment.source(self._sources[node.id])
+            return self._graph.add_source(source, f"source {node.id}")
+        if isinstance(node, IndexNode):
+            return self._indexes[node.id][0]
+        operator, name, arranges = self._operator(node)
+        inputs = [self._numbers[number] for number in inputs_of(node)]
+        return self._graph.add_operator(operator, inputs, name, exchange_on=arranges)
+
+    def _operator(self, node: Node) -> tuple[Operator, str, dict[int, tuple[int, ...]]]:
+        """The operator, its name, and by which columns each port's rows find their worker, if they must."""
+        match node:
+            case MfpNode():
+                return MfpOperator(node.stages, self._columns(node.input)), "mfp", {}
+            case NegateNode(input):
+                return NegateOperator(self._columns(input)), "negate", {}
+            case UnionNode(inputs):
+                return UnionOperator([self._columns(each) for each in inputs]), "union", {}
+            case DistinctNode(input):
+                columns = self._columns(input)
+                return DistinctOperator(columns), "distinct", {0: tuple(range(len(columns)))}
+            case ReduceNode(input, keys, aggregates):
+                key = tuple(range(keys))
+                names = [column.name for column in node.columns[keys:]]
+                calls = [
+                    AggregateCall(aggregate.function, aggregate.column, name)
+                    for aggregate, name in zip(aggregates, names, strict=True)
+                ]
+                return ReduceOperator(self._columns(input), key, calls), "reduce", {0: key}
+            case TopKNode(input):
+                order = [OrderColumn(by.column, by.descending, by.nulls_first) for by in node.order]
+                operator = TopKOperator(self._columns(input), node.group_key, order, node.limit, node.offset)
+                return operator, "top-k", {0: node.group_key}
+            case JoinNode():
+                return self._join(node)
+            case ExportNode(input, export):
+                index = self._environment.export(export)
+                return ExportIndex(self._columns(input), index), f"export {export.id}", {0: export.key}
+            case _:
+                raise InvariantViolation("not an operator", node=node)
+
+    def _columns(self, number: int) -> Columns:
+        return self._plan.nodes[number].columns
+
+    def _join(self, node: JoinNode) -> tuple[Operator, str, dict[int, tuple[int, ...]]]:
+        raise NotImplementedError

@@ -1,0 +1,231 @@
+"""Random schemas, histories and plans that type-check, from one seeded generator.
+
+Values come from small domains, so that keys meet, groups fill, and errors happen and heal. A history never
+retracts what is not there, unless asked to.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal
+from controller_proto.plan import (
+    Aggregate,
+    ArrangeBy,
+    Get,
+    Join,
+    Mfp,
+    Negate,
+    OrderBy,
+    Plan,
+    Reduce,
+    TopK,
+    Union,
+)
+from controller_proto.schema import Column, Schema
+from controller_proto.schema import ColumnType as T
+from controller_proto.typing_rules import expr_type, plan_schema
+from tests.clusterd import naive
+
+Row = tuple[Any, ...]
+NUMBERS = (T.INT64, T.FLOAT64, T.NUMERIC)
+
+DOMAIN: dict[T, list[Any]] = {
+    T.BOOL: [True, False],
+    T.INT64: [0, 0, 1, 1, 2, 3, -1, naive.I64_MAX],
+    T.FLOAT64: [0.0, 1.0, 0.1, -2.5, naive.NAN, float("inf"), float("-inf"), 1e308],
+    T.TEXT: ["", "a", "b", "abcdefgh", "abcdefghi", "é"],
+    T.TIMESTAMP: [0, 1, -5],
+    T.NUMERIC: [0, 1, -1, 10**37 * 9, 5],
+}
+
+
+def schema(rng: random.Random) -> Schema:
+    """One to four columns; the first is often a bigint, so that joins find partners."""
+    columns = []
+    for position in range(rng.choice([1, 2, 2, 3, 4])):
+        type_ = T.INT64 if position == 0 and rng.random() < 0.8 else rng.choice(list(DOMAIN))
+        columns.append(Column(f"c{position}", type_, rng.random() < 0.4))
+    return Schema(tuple(columns))
+
+
+def value(rng: random.Random, column: Column) -> Any:
+    if column.nullable and rng.random() < 0.25:
+        return None
+    return rng.choice(DOMAIN[column.type])
+
+
+def history(
+    rng: random.Random, of: Schema, changes: int, times: int, *, valid: bool = True
+) -> list[tuple[Row, int, int]]:
+    """Updates in ascending time; if `valid`, no count is ever negative."""
+    live: list[Row] = []
+    out: list[tuple[Row, int, int]] = []
+    for time in sorted(rng.randrange(times) for _ in range(changes)):
+        if live and rng.random() < 0.45:
+            out.append((live.pop(rng.randrange(len(live))), time, -1))
+        else:
+            row = tuple(value(rng, column) for column in of.columns)
+            copies = rng.choice([1, 1, 1, 2])
+            live += [row] * copies
+            out.append((row, time, copies if valid or rng.random() < 0.8 else -copies))
+    return out
+
+
+class Plans:
+    """Plans over the collections of `env`. signed: counts may be negative where nothing forbids it."""
+
+    def __init__(self, rng: random.Random, env: Mapping[str, Schema], *, signed: bool = False) -> None:
+        self._rng = rng
+        self._env = dict(env)
+        self._signed = signed
+
+    def schema(self, plan: Plan) -> Schema:
+        return plan_schema(plan, self._env)
+
+    def plan(self, depth: int) -> Plan:
+        rng = self._rng
+        if depth == 0:
+            return Get(rng.choice(list(self._env)))
+        kind = rng.choice(
+            ["mfp", "mfp", "join", "join", "reduce", "reduce", "distinct", "top-k", "union", "arrange"]
+        )
+        if kind == "mfp":
+            return self._mfp(self.plan(depth - 1))
+        if kind == "join":
+            return self._join(self.plan(depth - 1), self.plan(rng.randrange(depth)))
+        if kind == "reduce":
+            return self._reduce(self.plan(depth - 1))
+        if kind == "distinct":
+            source = self.plan(depth - 1)
+            return Reduce(source, self._some_exprs(self.schema(source), rng.choice([0, 1, 2])))
+        if kind == "top-k":
+            return self._top_k(self.plan(depth - 1))
+        if kind == "union":
+            return self._union(self.plan(depth - 1))
+        source = self.plan(depth - 1)
+        return ArrangeBy(source, ((),))
+
+    # Expressions: shallow, over whatever columns there are.
+
+    def expr(self, of: Schema, type_: T, depth: int = 1) -> Expr:
+        rng = self._rng
+        here = [i for i, column in enumerate(of.columns) if column.type is type_]
+        if depth == 0 or (here and rng.random() < 0.5):
+            if here and rng.random() < 0.85:
+                return ColumnRef(rng.choice(here))
+            constant = rng.choice([*DOMAIN[type_], None] if rng.random() < 0.2 else DOMAIN[type_])
+            return Literal(type_, str(constant) if type_ is T.NUMERIC and constant is not None else constant)
+        if type_ is T.BOOL:
+            return self.predicate(of, depth)
+        if type_ in NUMBERS:
+            return Call(
+                rng.choice("++--**/%"), (self.expr(of, type_, depth - 1), self.expr(of, type_, depth - 1))
+            )
+        if type_ is T.TEXT:
+            return Call("||", (self.expr(of, type_, depth - 1), self.expr(of, type_, depth - 1)))
+        return Case(self.predicate(of, 1), self.expr(of, type_, 0), self.expr(of, type_, 0))
+
+    def predicate(self, of: Schema, depth: int = 2) -> Expr:
+        rng = self._rng
+        roll = rng.random()
+        if depth > 1 and roll < 0.3:
+            return Call(
+                rng.choice(["and", "or"]), (self.predicate(of, depth - 1), self.predicate(of, depth - 1))
+            )
+        type_ = self._some_type(of)
+        if roll < 0.4:
+            return Call("not", (Call("is_null", (self.expr(of, type_, depth - 1),)),))
+        args = (self.expr(of, type_, depth - 1), self.expr(of, type_, depth - 1))
+        return Call(rng.choice(["=", "!=", "<", "<=", ">", ">="]), args)
+
+    def _some_type(self, of: Schema) -> T:
+        types = [column.type for column in of.columns] or [T.INT64]
+        return self._rng.choice(types)
+
+    def _some_exprs(self, of: Schema, n: int) -> tuple[Expr, ...]:
+        return tuple(self.expr(of, self._some_type(of)) for _ in range(n))
+
+    # Nodes.
+
+    def _mfp(self, source: Plan) -> Plan:
+        rng, of = self._rng, self.schema(source)
+        columns = list(of.columns)
+        maps: list[Expr] = []
+        for _ in range(rng.choice([0, 0, 1, 1, 2])):
+            wide = Schema(tuple(columns))
+            maps.append(self.expr(wide, self._some_type(of)))
+            columns.append(expr_type(maps[-1], wide))
+        wide = Schema(tuple(columns))
+        predicates = tuple(self.predicate(wide) for _ in range(rng.choice([0, 0, 1, 1, 2])))
+        projection = None
+        if rng.random() < 0.6 and columns:
+            most = min(len(columns), 4)
+            projection = tuple(rng.randrange(len(columns)) for _ in range(rng.randint(0, most)))
+        return Mfp(source, tuple(maps), predicates, projection)
+
+    def _join(self, left: Plan, right: Plan) -> Plan:
+        rng = self._rng
+        sides = [self.schema(left), self.schema(right)]
+        wide = Schema(sides[0].columns + sides[1].columns)
+        arity = sides[0].arity
+        classes: list[tuple[Expr, ...]] = []
+        for _ in range(rng.choice([0, 1, 1, 1, 1, 2])):
+            shared = sorted({c.type for c in sides[0].columns} & {c.type for c in sides[1].columns}, key=str)
+            if not shared:
+                break
+            type_ = rng.choice(shared)
+            members = [
+                self._member(sides[0], type_, 0),
+                self._member(sides[1], type_, arity),
+                *(self._member(wide, type_, 0) for _ in range(rng.choice([0, 0, 0, 1]))),
+            ]
+            rng.shuffle(members)
+            classes.append(tuple(members))
+        plan = Join((left, right), tuple(classes), null_safe=rng.random() < 0.25)
+        # Products are kept narrow, or deep plans explode.
+        keep = tuple(rng.randrange(wide.arity) for _ in range(min(wide.arity, 4)))
+        return Mfp(plan, (), (), keep) if wide.arity > 5 or rng.random() < 0.3 else plan
+
+    def _member(self, of: Schema, type_: T, shift: int) -> Expr:
+        here = [i for i, column in enumerate(of.columns) if column.type is type_]
+        expr: Expr = ColumnRef(self._rng.choice(here) + shift)
+        if self._rng.random() < 0.2 and type_ in NUMBERS:
+            one = Literal(type_, "1" if type_ is T.NUMERIC else 1)
+            expr = Call(self._rng.choice(["+", "/"]), (one, expr))
+        return expr
+
+    def _reduce(self, source: Plan) -> Plan:
+        rng, of = self._rng, self.schema(source)
+        aggregates = []
+        for _ in range(rng.choice([1, 1, 2, 3])):
+            type_ = self._some_type(of)
+            functions = ["count", "min", "max", *(["sum"] * 2 if type_ in NUMBERS else [])]
+            if self._signed:
+                functions = [f for f in functions if f not in ("min", "max")]
+            function = rng.choice(functions)
+            star = function == "count" and rng.random() < 0.6
+            aggregates.append(Aggregate(function, None if star else self.expr(of, type_)))
+        return Reduce(source, self._some_exprs(of, rng.choice([0, 1, 1, 2])), tuple(aggregates))
+
+    def _top_k(self, source: Plan) -> Plan:
+        rng, of = self._rng, self.schema(source)
+        group = tuple(i for i in range(of.arity) if rng.random() < 0.3)
+        order = tuple(
+            OrderBy(i, rng.random() < 0.5, rng.random() < 0.3) for i in range(of.arity) if rng.random() < 0.4
+        )
+        limit = rng.choice([None, 0, 1, 1, 2, 3])
+        bound = None if limit is None else Literal(T.INT64, limit)
+        return TopK(source, group, order, bound, rng.choice([0, 0, 0, 1, 2]))
+
+    def _union(self, source: Plan) -> Plan:
+        """With itself, a filtered part of itself added, or (signed) taken away."""
+        rng = self._rng
+        part = Mfp(source, (), (self.predicate(self.schema(source)),))
+        if self._signed and rng.random() < 0.5:
+            return Union((source, Negate(part)))
+        if rng.random() < 0.2:
+            return Union((source, part, Negate(part)))
+        return Union((source, part))
