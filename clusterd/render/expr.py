@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import clusterd.render.functions as functions
 from clusterd.convert import column_from_scalars, from_wire_type, to_wire_type
 from clusterd.operators.kernels import scalar
-from clusterd.render import functions
 from clusterd.render.functions import Evaluated, filled
 from controller_proto.errors import Refusal
 from controller_proto.expr import Case, ColumnRef, Expr, Literal
