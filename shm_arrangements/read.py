@@ -116,24 +116,21 @@ def lookup_at(
             key_columns = tuple(c.take(asked) for c in key_columns)
             break
     keys = encode(key_columns, schema.key_image, rows=None if key_columns else 1)
-    parts, index = _find(batches, t, keys)
-    if not parts:
-        empty = tuple(Column.empty(c.type) for c in schema.columns)
-        return empty, _NO_ROWS, _NO_ROWS
-    part = _join_parts(parts)
-    image = encode(part.columns, schema.stored_image, rows=len(part))
-    same = np.empty(len(part), np.bool_)
+    columns, counts, index = _find(batches, t, keys)
+    if not len(index):
+        return tuple(Column.empty(c.type) for c in schema.columns), counts, index
+    image = encode(columns, schema.stored_image, rows=len(index))
+    same = np.empty(len(index), np.bool_)
     row_kernels.equal_rows(
-        image.lanes, image.text_lo, image.text_hi, image.text, np.arange(len(part), dtype=np.int64),
+        image.lanes, image.text_lo, image.text_hi, image.text, np.arange(len(index), dtype=np.int64),
         keys.lanes, keys.text_lo, keys.text_hi, keys.text, index, keys.spec.kinds, same,
     )  # fmt: skip
-    if not same.all():  # equal codes of other keys
-        chosen = np.flatnonzero(same)
-        part, image, index = part.take(chosen), image.take(chosen), index.take(chosen)
-    columns, counts = part.columns, part.diffs
-    if len(part) > 1:
-        order = image.sort_order(index.view(np.uint64))
-        rows, counts = image.consolidate(order, part.diffs, index.view(np.uint64))
+    if len(index) > 1 or not same[0]:
+        numbers = index.view(np.uint64)
+        order = image.sort_order(numbers)
+        if not same.all():  # equal codes of other keys
+            order = order[same[order]]
+        rows, counts = image.consolidate(order, counts, numbers)
         columns = tuple(c.take(rows) for c in columns)
         index = index.take(rows)
     return tuple(columns[i] for i in schema.row_order), counts, index if asked is None else asked.take(index)
@@ -237,13 +234,14 @@ def _fold(parts: list[_Part], schema: ArrangementSchema) -> Rows:
     return tuple(c.take(rows) for c in whole.columns), counts
 
 
-def _find(batches: Sequence[Batch], t: int, keys: RowImage) -> tuple[list[_Part], Ints]:
-    """The updates up to `t` whose codes are those of `keys`, and for each which key."""
+def _find(batches: Sequence[Batch], t: int, keys: RowImage) -> tuple[tuple[Column, ...], Ints, Ints]:
+    """The updates up to `t` whose codes are those of `keys`: stored columns, diffs, and which key."""
     codes = keys.hash()
     n = len(codes)
     lo, hi = np.empty(n, np.int64), np.empty(n, np.int64)
     last = np.uint64(t)
-    parts: list[_Part] = []
+    columns: list[list[Column]] = []
+    diffs: list[Ints] = []
     indexes: list[Ints] = []
     for batch in batches:
         found = seek.find_runs(batch.codes, codes, lo, hi)
@@ -252,12 +250,16 @@ def _find(batches: Sequence[Batch], t: int, keys: RowImage) -> tuple[list[_Part]
         rows, index = np.empty(found, np.int64), np.empty(found, np.int64)
         count = seek.expand_runs(lo, hi, batch.times, last, rows, index)
         if count:
-            part = _Part(batch.codes, batch.columns, batch.times, batch.diffs)
-            parts.append(part.take(rows[:count]))
+            rows = rows[:count]
+            columns.append([c.take(rows) for c in batch.columns])
+            diffs.append(batch.diffs.take(rows))
             indexes.append(index[:count])
-    if not parts:
-        return parts, _NO_ROWS
-    return parts, indexes[0] if len(indexes) == 1 else np.concatenate(indexes)
+    if not diffs:
+        return (), _NO_ROWS, _NO_ROWS
+    if len(diffs) == 1:
+        return tuple(columns[0]), diffs[0], indexes[0]
+    joined = tuple(Column.concat(cs[0].type, cs) for cs in zip(*columns, strict=True))
+    return joined, np.concatenate(diffs), np.concatenate(indexes)
 
 
 def _not_null(key_columns: tuple[Column, ...], schema: ArrangementSchema) -> Ints:
