@@ -92,6 +92,11 @@ class WireClient:
         return self._connection.stage
 
     @property
+    def last_seq(self) -> int:
+        """The greatest `seq` sent."""
+        return self._connection.last_seq
+
+    @property
     def open_peeks(self) -> tuple[str, ...]:
         """Peeks sent and not yet answered, oldest first."""
         return tuple(self._open)

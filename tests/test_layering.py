@@ -15,7 +15,7 @@ ALLOWED = {
     "controller_proto": {"msgspec", "click"},
     "shm_arrangements": {"numpy", "numba", "llvmlite", "pyarrow", "hypothesis", "_posixshmem"},
     "clusterd": {
-        "controller_proto", "shm_arrangements", "click", "llvmlite", "msgspec", "multiprocess", "numba",
+        "controller_proto", "shm_arrangements", "click", "llvmlite", "msgpack", "msgspec", "multiprocess", "numba",
         "numpy", "psutil", "pyarrow", "rich", "setproctitle",
     },
 }  # fmt: skip

@@ -1,0 +1,107 @@
+"""Directives that create dataflows and steer them.
+
+Each is followed by a Sync, which tells whether the replica refused it; `no-sync` leaves it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clusterd.driver.reads import parse_u64
+from clusterd.driver.state import Directive, Run
+from controller_proto import command as c
+from controller_proto.codec import encode_body
+from controller_proto.dataflow import DataflowBody, DataflowHeader
+from controller_proto.errors import LocalProtocolError, Refusal
+from controller_proto.ids import parse_id
+from controller_proto.parse_dataflow import (
+    DataflowText,
+    ExportText,
+    SourceText,
+    parse_dataflow,
+    parse_frontier,
+    parse_key,
+    print_dataflow,
+    resolve,
+)
+from controller_proto.script import Words
+
+__all__ = ["DIRECTIVES"]
+
+
+def define_index(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    source, index = parse_id(words.one("source")), parse_id(words.one("index"))
+    upper = parse_frontier(words.one("upper"))
+    imported = SourceText(source, words.one("shard"), upper, words.get("schema") or "")
+    exported = ExportText("index", index, source, parse_key(words.one("key")))
+    return _create(run, words, DataflowText((imported,), (), (), (exported,)))
+
+
+def create_dataflow(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    if words.flag("optimize"):
+        raise LocalProtocolError("invalid-plan", "optimize: there is no optimizer as yet")
+    return _create(run, words, parse_dataflow(body))
+
+
+def _create(run: Run, words: Words, text: DataflowText) -> list[str]:
+    name = words.get("name") or f"dataflow-{next(run.names)}"
+    header, body = _resolve(run, words, name, text)
+    run.dataflows[name] = text
+    session = run.session
+    before = {export.id: session.as_of.get(export.id) for export in header.exports}
+    for export in header.exports:
+        session.as_of.setdefault(export.id, header.as_of)
+    try:
+        output = run.command(words, c.CreateDataflow(0, header=header, body=encode_body(body)))
+    except Refusal:
+        for id, as_of in before.items():
+            if as_of is None:
+                session.as_of.pop(id, None)
+        raise
+    for export in header.exports:
+        run.indexes[export.id] = export
+    return output
+
+
+def _resolve(run: Run, words: Words, name: str, text: DataflowText) -> tuple[DataflowHeader, DataflowBody]:
+    until = words.get("until")
+    return resolve(
+        text,
+        name=name,
+        as_of=parse_u64(words.one("as-of"), "as-of"),
+        until=None if until is None else parse_u64(until, "until"),
+        schema_of=lambda source: run.schema(source.schema, source.shard),
+        indexes=run.indexes,
+    )
+
+
+def explain(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    ref = words.get("ref")
+    if ref is None:
+        return print_dataflow(parse_dataflow(body))
+    if ref not in run.dataflows:
+        raise LocalProtocolError("unknown-id", f"no dataflow is called {ref!r}")
+    return print_dataflow(run.dataflows[ref])
+
+
+def schedule(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    return run.command(words, c.Schedule(0, id=parse_id(words.one("id"))))
+
+
+def allow_writes(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    return run.command(words, c.AllowWrites(0, id=parse_id(words.one("id"))))
+
+
+def allow_compaction(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    id, frontier = parse_id(words.one("id")), parse_frontier(words.one("frontier"))
+    return run.command(words, c.AllowCompaction(0, id=id, frontier=frontier))
+
+
+DIRECTIVES: dict[str, tuple[Directive, bool]] = {
+    "define-index": (define_index, False),
+    "create-dataflow": (create_dataflow, True),
+    "explain": (explain, True),
+    "schedule": (schedule, False),
+    "allow-writes": (allow_writes, False),
+    "allow-compaction": (allow_compaction, False),
+}

@@ -1,0 +1,56 @@
+"""One directive: a line and a body in, output lines out.
+
+An error is output like any other: `error: CODE: MESSAGE`, `error: timeout`, `error: disconnected`. What
+broke a promise of the protocol meanwhile (session.py) is added to the output, so that no script passes
+over it.
+
+Does not: read files, start replicas, compare outputs (run.py does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clusterd.driver import dataflows, faults, instance, observe, peeks, shards
+from clusterd.driver.reads import error_line
+from clusterd.driver.state import Directive, Run
+from controller_proto.errors import LocalProtocolError, ProtocolError
+from controller_proto.script import split_words
+
+__all__ = ["DIRECTIVES", "carry_out"]
+
+# name -> (what it does, whether it has a body)
+DIRECTIVES: dict[str, tuple[Directive, bool]] = {
+    **instance.DIRECTIVES,
+    **shards.DIRECTIVES,
+    **dataflows.DIRECTIVES,
+    **observe.DIRECTIVES,
+    **peeks.DIRECTIVES,
+    **faults.DIRECTIVES,
+}
+
+
+def carry_out(run: Run, line: str, body: Sequence[str] = ()) -> list[str]:
+    """Carry out one directive, and return its output. Raises Skip."""
+    try:
+        output = _carry_out(run, line, body)
+    except ProtocolError as error:
+        output = [error_line(error)]
+    except TimeoutError:
+        output = ["error: timeout"]
+    except OSError as error:
+        output = [f"error: {error}"]
+    violations = [each for session in run.sessions.values() for each in session.take_violations()]
+    return [*output, *(f"violation: {each}" for each in violations)]
+
+
+def _carry_out(run: Run, line: str, body: Sequence[str]) -> list[str]:
+    words = split_words(line)
+    if words.name not in DIRECTIVES:
+        raise LocalProtocolError("bad-message", f"no directive is called {words.name!r}")
+    directive, has_body = DIRECTIVES[words.name]
+    if body and not has_body:
+        raise LocalProtocolError("bad-message", f"{words.name} has no body")
+    output = directive(run, words, body)
+    words.expect_all_used()
+    return output

@@ -1,0 +1,104 @@
+"""Directives that do harm: hooks, kills, bytes that are no message."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+
+import msgpack
+
+from clusterd.driver.reads import answer_lines, parse_u64
+from clusterd.driver.state import OK, Directive, Run
+from controller_proto import command as c
+from controller_proto.errors import Disconnected, LocalProtocolError, Refusal
+from controller_proto.framing import encode_frame
+from controller_proto.response import Frontiers, PeekResponse, Refused, Response, Synced
+from controller_proto.script import Words
+
+__all__ = ["DIRECTIVES"]
+
+
+def _process(run: Run, words: Words) -> str:
+    """The name of the process; in Solo the one worker goes by the name of maintenance as well."""
+    process = words.one("process")
+    return "solo/0" if run.mode == "solo" and process == "maintenance/0" else process
+
+
+def stall(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    return run.command(words, c.TestHook(0, process=_process(run, words), action=words.name))
+
+
+def failpoint(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    action, name = f"failpoint:{words.one('action')}", words.one("name")
+    return run.command(words, c.TestHook(0, process=_process(run, words), action=action, name=name))
+
+
+def kill(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    process, name = _process(run, words), words.get("signal") or "KILL"
+    try:
+        run.launched().kill(process, signal.Signals[f"SIG{name.removeprefix('SIG')}"])
+    except KeyError as error:
+        raise LocalProtocolError("bad-message", str(error.args[0])) from error
+    return OK
+
+
+def await_exit(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    try:
+        run.ended = run.launched().wait(run.wait_s(words))
+    except subprocess.TimeoutExpired:
+        raise TimeoutError from None
+    return [f"exit {run.ended}"]
+
+
+def send_raw(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    """hex: bytes as they are; else a message in JSON, with the next `seq` if it names none."""
+    session, text = run.session, words.get("hex")
+    wait_s = parse_u64(words.get("ms") or "1000", "ms") / 1000
+    start = len(session.arrived)
+    try:
+        if text is not None:
+            session.wire.send_bytes(bytes.fromhex(text))
+            session.wait(lambda: len(session.arrived) > start, wait_s)
+        else:
+            seq = session.wire.last_seq + 1
+            message = {"seq": seq, **json.loads("\n".join(body))}
+            session.wire.send_bytes(encode_frame(msgpack.packb(message)))
+            if type(message["seq"]) is int:
+                seq = max(seq, message["seq"])
+            session.do(c.Sync(seq + 1), wait_s)
+    except (Disconnected, TimeoutError, Refusal):
+        pass
+    except ValueError as error:
+        raise LocalProtocolError("bad-message", str(error)) from error
+    output = [_raw(r) for r in session.arrived[start:] if not isinstance(r, Frontiers | Synced)]
+    session.take_violations()
+    if session.over is not None:
+        output.append("closed")
+    return output or ["nothing"]
+
+
+def sleep(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    time.sleep(parse_u64(words.one("ms"), "ms") / 1000)
+    return OK
+
+
+def _raw(response: Response) -> str:
+    if isinstance(response, Refused):
+        return f"refused {response.seq}: {response.code}: {response.message}"
+    if isinstance(response, PeekResponse):
+        return f"peek {response.uuid}: {' '.join(answer_lines(response, None))}"
+    return f"closing: {getattr(response, 'code', '')}: {getattr(response, 'message', '')}"
+
+
+DIRECTIVES: dict[str, tuple[Directive, bool]] = {
+    "stall": (stall, False),
+    "release": (stall, False),
+    "failpoint": (failpoint, False),
+    "kill": (kill, False),
+    "await-exit": (await_exit, False),
+    "send-raw": (send_raw, True),
+    "sleep": (sleep, False),
+}

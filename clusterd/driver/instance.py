@@ -1,0 +1,138 @@
+"""Directives of the instance and of connections."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from clusterd.driver.reads import parse_u64
+from clusterd.driver.state import OK, Directive, Run, Skip
+from controller_proto import command as c
+from controller_proto.errors import LocalProtocolError
+from controller_proto.script import Words, split_line
+
+__all__ = ["DIRECTIVES"]
+
+_DURATION = re.compile(r"(\d+\.?\d*)(us|ms|s|min|h)")
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def create_instance(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    launched = {} if run.replica is None else dict(run.replica.config)
+    config = {**launched, **_settings(body)}
+    run.session.do(c.CreateInstance(0, config=config), run.timeout_s)
+    run.config = config
+    _note_routing(run, config)
+    return OK
+
+
+def update_configuration(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    config = _settings(body)
+    run.session.do(c.UpdateConfiguration(0, config=config), run.timeout_s)
+    _note_routing(run, config)
+    return OK
+
+
+def _note_routing(run: Run, config: dict[str, Any]) -> None:
+    """Who may serve is fixed only as long as peeks go where they go by default."""
+    if config.get("read_routing", "interactive") != "interactive":
+        for session in run.sessions.values():
+            session.served_by = ""
+
+
+def initialization_complete(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    return run.command(words, c.InitializationComplete(0))
+
+
+def require(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    mode, workers = words.get("mode"), words.get("workers")
+    if mode is not None and mode != run.mode:
+        raise Skip(f"requires mode={mode}")
+    if workers is not None and parse_u64(workers, "workers") != run.workers:
+        raise Skip(f"requires workers={workers}")
+    return OK
+
+
+def connect(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    name, epoch = words.get("as") or run.on, words.get("epoch")
+    run.connect(
+        name,
+        kind=words.get("kind") or "controller",
+        nonce=words.get("nonce"),
+        epoch=None if epoch is None else parse_u64(epoch, "epoch"),
+    )
+    run.on = name
+    return OK
+
+
+def disconnect(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    run.session.close()
+    del run.sessions[run.on]
+    return OK
+
+
+def on(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    name = words.one("conn")
+    if name not in run.sessions:
+        raise LocalProtocolError("bad-message", f"no connection is called {name!r}")
+    run.on = name
+    return OK
+
+
+def reconnect(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    if run.on in run.sessions:
+        run.sessions.pop(run.on).close()
+    run.connect(run.on)
+    run.session.do(c.CreateInstance(0, config=run.config), run.timeout_s)
+    return OK
+
+
+def _settings(body: Sequence[str]) -> dict[str, Any]:
+    """`name type value` a line."""
+    config: dict[str, Any] = {}
+    for line in body:
+        parts = split_line(line)
+        if len(parts) != 3:
+            raise LocalProtocolError("bad-message", f"expected `name type value`, not {line.strip()!r}")
+        name, type_, text = parts
+        value = _setting(type_, text.strip('"'))
+        if value is None:
+            raise LocalProtocolError(
+                "bad-message", f"{text} is no {type_}", "bool, u64, f64, duration, string"
+            )
+        config[name] = value
+    return config
+
+
+def _setting(type_: str, text: str) -> Any:
+    match type_:
+        case "bool":
+            return {"true": True, "false": False}.get(text)
+        case "u64":
+            return int(text) if text.isascii() and text.isdigit() else None
+        case "f64":
+            try:
+                return float(text)
+            except ValueError:
+                return None
+        case "duration":
+            match = _DURATION.fullmatch(text)
+            return float(match[1]) * _SECONDS[match[2]] if match else None
+        case "string":
+            return text
+        case _:
+            return None
+
+
+# name -> (what it does, whether it has a body)
+DIRECTIVES: dict[str, tuple[Directive, bool]] = {
+    "create-instance": (create_instance, True),
+    "update-configuration": (update_configuration, True),
+    "initialization-complete": (initialization_complete, False),
+    "require": (require, False),
+    "connect": (connect, False),
+    "disconnect": (disconnect, False),
+    "reconnect": (reconnect, False),
+    "on": (on, False),
+}

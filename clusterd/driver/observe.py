@@ -1,0 +1,106 @@
+"""Directives that look: at frontiers, at pages, at silence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from clusterd.driver import pages
+from clusterd.driver.reads import parse_u64
+from clusterd.driver.session import FRONTIER_KINDS
+from clusterd.driver.state import OK, Directive, Run, frontier_text
+from controller_proto.errors import LocalProtocolError
+from controller_proto.ids import parse_id
+from controller_proto.response import Frontiers
+from controller_proto.script import Words
+
+__all__ = ["DIRECTIVES"]
+
+_EVERY_S = 0.005  # between looks at what only the file system shows
+
+
+def await_frontier(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    id, ts = parse_id(words.one("id")), parse_u64(words.one("ts"), "ts")
+    timeout_s, allowed = run.wait_s(words), words.flag("allow-timeout")
+    session = run.session
+
+    def reached() -> bool:
+        frontier = session.write_frontier(id)
+        return frontier is not None and (not frontier or frontier[0] >= ts)
+
+    try:
+        session.wait(reached, timeout_s)
+    except TimeoutError:
+        if not allowed:
+            raise
+        return ["timeout"]
+    return OK
+
+
+def frontiers(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    run.session.listen(0)
+    known = run.session.frontiers.get(parse_id(words.one("id")), {})
+    return [" ".join(f"{kind}={frontier_text(known.get(kind))}" for kind in FRONTIER_KINDS)]
+
+
+def published(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    id = parse_id(words.one("id"))
+    found = pages.published(run.launched().instance, id)
+    if found is None:
+        raise LocalProtocolError("unknown-id", f"{id} is not published")
+    return [f"since={frontier_text(found.since)} upper={frontier_text(found.upper)} batches={found.batches}"]
+
+
+def await_published(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    id, token = parse_id(words.one("id")), run.launched().instance
+    _look_until(run, lambda: pages.is_published(token, id), run.wait_s(words))
+    return OK
+
+
+def await_gone(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    id, token, session = parse_id(words.one("id")), run.launched().instance, run.session
+
+    def gone() -> bool:
+        known = session.frontiers.get(id, {})
+        return all(known.get(kind) == () for kind in FRONTIER_KINDS) and not pages.page_names(token, id)
+
+    _look_until(run, gone, run.wait_s(words))
+    return OK
+
+
+def _look_until(run: Run, condition: Callable[[], bool], timeout_s: float) -> None:
+    """Wait for a state of the file system, which nothing announces to us; answers are taken in meanwhile."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        run.session.take_one(_EVERY_S)
+
+
+def quiet(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    """An answer that came before, and that nobody awaited, counts as arriving meanwhile."""
+    duration_s, kind = parse_u64(words.one("ms"), "ms") / 1000, words.get("kind")
+    session = run.session
+    start = len(session.arrived)
+    session.listen(duration_s)
+    output = []
+    for response in session.arrived[start:]:
+        if isinstance(response, Frontiers) and kind in (None, "frontiers"):
+            said = (f"{k}={frontier_text(getattr(response, k))}" for k in FRONTIER_KINDS)
+            output.append(f"frontiers {response.id} {' '.join(said)}")
+    if kind in (None, "peek"):
+        for name, started in run.started.items():
+            answer = session.answers.get(started.peek.uuid)
+            if answer is not None and not started.awaited and started.session is session:
+                output.append(f"peek {name}: {type(answer.result).__name__}")
+    return output or OK
+
+
+DIRECTIVES: dict[str, tuple[Directive, bool]] = {
+    "await-frontier": (await_frontier, False),
+    "frontiers": (frontiers, False),
+    "published": (published, False),
+    "await-published": (await_published, False),
+    "await-gone": (await_gone, False),
+    "quiet": (quiet, False),
+}

@@ -1,0 +1,104 @@
+"""Directives that read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clusterd.driver.reads import answer_count, answer_lines, peek_from_words, types_of
+from clusterd.driver.state import OK, Directive, Run, Started
+from controller_proto import command as c
+from controller_proto.dataflow import Export
+from controller_proto.errors import LocalProtocolError
+from controller_proto.ids import parse_id
+from controller_proto.response import PeekResponse
+from controller_proto.script import Words
+
+__all__ = ["DIRECTIVES"]
+
+
+def _start(run: Run, words: Words, name: str | None, *, counted: bool = False) -> Started:
+    id = parse_id(words.one("id"))
+    index, schema = run.indexes.get(id), words.get("schema")
+    if schema is not None:
+        chosen = run.schema(schema, "")
+        key = tuple(range(chosen.arity)) if index is None else index.key
+        index = Export(id, "index", id, chosen, key)
+    uuid = words.get("uuid") or f"p{next(run.uuids)}"
+    if counted:
+        words.arguments["project"] = "()"
+    peek = peek_from_words(words, uuid, id, index)
+    started = Started(peek, index, run.session)
+    run.last = started
+    if name is not None:
+        run.started[name] = started
+    return started
+
+
+def _answer(started: Started, timeout_s: float) -> PeekResponse:
+    session, uuid = started.session, started.peek.uuid
+    session.wait(lambda: uuid in session.answers, timeout_s)
+    started.awaited = True
+    return session.answers[uuid]
+
+
+def peek(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    timeout_s = run.wait_s(words)
+    started = _start(run, words, words.get("name"))
+    words.expect_all_used()
+    started.session.do(started.peek, timeout_s)
+    return answer_lines(_answer(started, timeout_s), types_of(started.peek, started.index))
+
+
+def count(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    timeout_s = run.wait_s(words)
+    started = _start(run, words, words.get("name"), counted=True)
+    words.expect_all_used()
+    started.session.do(started.peek, timeout_s)
+    return answer_count(_answer(started, timeout_s))
+
+
+def start_peek(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    sync = not words.flag("no-sync")
+    started = _start(run, words, words.one("name"))
+    words.expect_all_used()
+    started.session.do(started.peek, run.timeout_s, sync=sync)
+    return OK
+
+
+def _named(run: Run, name: str) -> Started:
+    if name not in run.started:
+        raise LocalProtocolError("bad-message", f"no peek is called {name!r}")
+    return run.started[name]
+
+
+def await_peek(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    started = _named(run, words.one("name"))
+    answer = _answer(started, run.wait_s(words))
+    return answer_lines(answer, types_of(started.peek, started.index))
+
+
+def cancel_peek(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    uuid = words.get("uuid")
+    if uuid is None:
+        started = _named(run, words.one("name"))
+        uuid = started.peek.uuid
+    return run.command(words, c.CancelPeek(0, uuid=uuid))
+
+
+def served_by(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    name = words.get("name")
+    started = run.last if name is None else _named(run, name)
+    answer = None if started is None else started.session.answers.get(started.peek.uuid)
+    if answer is None:
+        raise LocalProtocolError("bad-message", "no such peek has an answer")
+    return [answer.served_by or "?"]
+
+
+DIRECTIVES: dict[str, tuple[Directive, bool]] = {
+    "peek": (peek, False),
+    "count": (count, False),
+    "start-peek": (start_peek, False),
+    "await-peek": (await_peek, False),
+    "cancel-peek": (cancel_peek, False),
+    "served-by": (served_by, False),
+}

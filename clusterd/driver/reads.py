@@ -1,0 +1,179 @@
+"""Reads of scripts: peek arguments to a Peek, answers to lines.
+
+The replica is the judge of a read: what does not fit an index is sent as it looks (`_guess`), so that the
+refusal a script expects is the replica's own.
+
+Does not: wait (driver.py does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from controller_proto.command import Finishing, Peek
+from controller_proto.dataflow import Export
+from controller_proto.errors import Disconnected, LocalProtocolError, ProtocolError, Refusal
+from controller_proto.literals import format_scalar, parse_scalar
+from controller_proto.parse_expr import parse_columns, parse_exprs, parse_order, parse_predicates
+from controller_proto.response import PeekCanceled, PeekError, PeekResponse
+from controller_proto.schema import Column, ColumnType, Row, Scalar
+from controller_proto.script import Words
+from controller_proto.tokens import Tokens
+from controller_proto.validate import validate_peek
+
+__all__ = [
+    "answer_count",
+    "answer_lines",
+    "error_line",
+    "parse_time",
+    "parse_u64",
+    "peek_from_words",
+    "types_of",
+]
+
+_MOST_LINES = 1_000_000  # beyond it an answer is a mistake of the script
+
+
+def error_line(error: ProtocolError) -> str:
+    """`error: CODE: MESSAGE`; a connection that is over is only that."""
+    if isinstance(error, Disconnected):
+        return "error: disconnected"
+    return f"error: {error.code}: {error.message}"
+
+
+def parse_u64(text: str, what: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) < 1 << 64):
+        raise LocalProtocolError("bad-message", f"{what}={text} is no u64")
+    return int(text)
+
+
+def parse_time(text: str) -> int | None:
+    """A u64, or None for `latest`."""
+    return None if text == "latest" else parse_u64(text, "ts")
+
+
+def peek_from_words(words: Words, uuid: str, id: str, index: Export | None) -> Peek:
+    """The Peek that these words ask for. index: what is known of `id`. Raises LocalProtocolError."""
+    time = parse_time(words.one("ts"))
+    keys = words.get("keys")
+    limit, offset = words.get("limit"), words.get("offset")
+    order, project = words.get("order-by"), words.get("project")
+    maps, predicates = words.get("map"), words.get("filter")
+    finishing = Finishing(
+        maps=() if maps is None else parse_exprs(Tokens(maps), "(", ")"),
+        predicates=() if predicates is None else parse_predicates(Tokens(_bare(predicates))),
+        order_by=() if order is None else parse_order(Tokens(order)),
+        limit=None if limit is None else parse_u64(limit, "limit"),
+        offset=0 if offset is None else parse_u64(offset, "offset"),
+        projection=None if project is None else parse_columns(Tokens(project), "(", ")"),
+    )
+    return Peek(0, uuid, id, time, None if keys is None else _keys(keys, index), finishing)
+
+
+def _bare(text: str) -> str:
+    """Without the parentheses that only keep the words together: `(#0 > 1 AND #1 = 2)`."""
+    depth = 0
+    for position, char in enumerate(text):
+        depth += (char == "(") - (char == ")")
+        if depth == 0:
+            return text[1:-1] if char == ")" and position == len(text) - 1 else text
+    return text
+
+
+def _keys(text: str, index: Export | None) -> tuple[Row, ...]:
+    """`[(1, "a"), (2, b)]`."""
+    tokens = Tokens(text)
+    keys: list[Row] = []
+    tokens.expect_op("[")
+    while not tokens.accept_op("]"):
+        if keys:
+            tokens.expect_op(",")
+        keys.append(_key(tokens, index))
+    tokens.expect_end()
+    return tuple(keys)
+
+
+def _key(tokens: Tokens, index: Export | None) -> Row:
+    values: list[Scalar] = []
+    tokens.expect_op("(")
+    while not tokens.accept_op(")"):
+        if values:
+            tokens.expect_op(",")
+        sign = "-" if tokens.accept_op("-") else ""
+        token = tokens.take()
+        if token.kind not in ("number", "text", "name"):
+            raise tokens.error("expected a value")
+        values.append(_value(sign + token.value, token.kind == "text", index, len(values)))
+    return tuple(values)
+
+
+def _value(text: str, quoted: bool, index: Export | None, position: int) -> Scalar:
+    if index is not None and position < len(index.key) and index.key[position] < index.schema.arity:
+        column = index.schema.columns[index.key[position]]
+        try:
+            return parse_scalar(text, Column(column.name, column.type, nullable=True), quoted=quoted)
+        except LocalProtocolError:
+            pass
+    return text if quoted else _guess(text)
+
+
+def _guess(text: str) -> Scalar:
+    if text.lower() in ("null", "true", "false"):
+        return {"null": None, "true": True, "false": False}[text.lower()]
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def types_of(peek: Peek, index: Export | None) -> tuple[ColumnType, ...] | None:
+    """The types of the answer's columns; None if they are not known."""
+    if index is None:
+        return None
+    try:
+        return validate_peek(peek, index).types
+    except Refusal:
+        return None
+
+
+def answer_lines(answer: PeekResponse, types: Sequence[ColumnType] | None) -> list[str]:
+    """A line a row, as often as it is there; or the error; or `canceled`."""
+    result = answer.result
+    if isinstance(result, PeekCanceled):
+        return ["canceled"]
+    if isinstance(result, PeekError):
+        return [f"error: {result.code}: {result.message}"]
+    if sum(result.counts) > _MOST_LINES:
+        return [f"error: {sum(result.counts)} rows are too many to print"]
+    if any(len(column) != len(result.counts) for column in result.columns):
+        return [f"error: {[len(c) for c in result.columns]} values for {len(result.counts)} rows"]
+    shown = [
+        [_shown(value, None if types is None else types[position]) for value in column]
+        for position, column in enumerate(result.columns)
+    ]
+    lines = []
+    for number, count in enumerate(result.counts):
+        line = " ".join(column[number] for column in shown)
+        lines += [line] * count if count > 0 else [f"error: a row with count {count}: {line}"]
+    return lines
+
+
+def answer_count(answer: PeekResponse) -> list[str]:
+    """How many rows; or the error; or `canceled`."""
+    if isinstance(answer.result, PeekCanceled | PeekError):
+        return answer_lines(answer, None)
+    return [str(sum(answer.result.counts))]
+
+
+def _shown(value: Scalar, type_: ColumnType | None) -> str:
+    if type_ is not None:
+        return format_scalar(value, type_)
+    if isinstance(value, bool):
+        return format_scalar(value, ColumnType.BOOL)
+    if isinstance(value, str):
+        return format_scalar(value, ColumnType.TEXT)
+    return format_scalar(value, ColumnType.FLOAT64 if isinstance(value, float) else ColumnType.INT64)

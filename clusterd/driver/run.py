@@ -1,0 +1,164 @@
+"""Running files: each script against a fresh replica and fresh storage, its outputs held against it.
+
+A stanza that differs does not stop the file, since what follows tells more. At the end the replica is
+stopped, and must go as it should: with status 0, unless the script itself has ended it.
+
+Does not: print (driver_cli.py does), know any directive.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from xml.etree import ElementTree
+
+from clusterd.driver.driver import carry_out
+from clusterd.driver.state import Run, Skip
+from clusterd.exit_codes import STOPPED
+from clusterd.launcher import LaunchError, launch
+from clusterd.storage.store import Store
+from controller_proto.script import Script, ScriptError, Stanza, parse_script, render_script
+
+__all__ = ["MODES", "Outcome", "Target", "launched", "run_file", "write_junit"]
+
+MODES = ("solo", "two-runtime")
+_STDERR_SHOWN = 4_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """Where scripts run. address: of a standing replica; "" for a fresh one a script.
+
+    mode: for a standing replica what it is, or "" if that is not known. data_dir: of a standing replica.
+    """
+
+    address: str = ""
+    mode: str = "solo"
+    workers: int = 1
+    interactive_workers: int = 1
+    timeout_s: float = 60.0
+    data_dir: Path | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """status: `pass`, `fail`, `skip`. details: a unified diff, or the reason."""
+
+    file: Path
+    mode: str
+    status: str
+    seconds: float
+    details: str = ""
+
+
+def run_file(path: Path, target: Target, *, rewrite: bool = False) -> Outcome:
+    """Run one script. rewrite: put the outputs that came into the file, in place of those it expected."""
+    start = time.monotonic()
+    text = path.read_text()
+    try:
+        script = parse_script(text)
+        outputs = _run(script, target)
+    except Skip as reason:
+        return Outcome(path, target.mode, "skip", time.monotonic() - start, str(reason))
+    except (ScriptError, LaunchError, ReplicaFailed) as error:
+        return Outcome(path, target.mode, "fail", time.monotonic() - start, f"{path}: {error}")
+    seconds = time.monotonic() - start
+    if rewrite:
+        new = render_script(script, outputs)
+        if new == text:
+            return Outcome(path, target.mode, "pass", seconds)
+        path.write_text(new)
+        return Outcome(path, target.mode, "pass", seconds, f"{path}: rewritten")
+    details = "".join(
+        _diff(path, stanza, outputs[stanza.line_number])
+        for stanza in script.stanzas
+        if outputs[stanza.line_number] != list(stanza.expected)
+    )
+    return Outcome(path, target.mode, "fail" if details else "pass", seconds, details)
+
+
+def _run(script: Script, target: Target) -> dict[int, list[str]]:
+    """The output of each stanza, by its line number."""
+    with launched(target) as run:
+        return {
+            stanza.line_number: carry_out(run, stanza.directive, stanza.body) for stanza in script.stanzas
+        }
+
+
+class ReplicaFailed(Exception):
+    """The replica did not end as it should."""
+
+
+@contextmanager
+def launched(target: Target) -> Iterator[Run]:
+    """What a script needs: a connection's address, a store, and, unless `target` names one, a fresh replica.
+
+    Raises LaunchError; ReplicaFailed if the replica, told to stop, ends otherwise.
+    """
+    if target.address:
+        store = None if target.data_dir is None else Store.open(target.data_dir)
+        epoch = time.time_ns() // 1000  # beyond those of whoever was here before
+        run = Run(
+            target.address,
+            store=store,
+            mode=target.mode or None,
+            workers=target.workers,
+            timeout_s=target.timeout_s,
+            first_epoch=epoch,
+        )
+        try:
+            yield run
+        finally:
+            run.close()
+        return
+    config = {"enable_two_runtime_compute": target.mode == "two-runtime"}
+    with tempfile.TemporaryDirectory(prefix="clusterd-driver-") as directory:
+        replica = launch(config, directory, interactive_workers=target.interactive_workers, test_hooks=True)
+        run = Run(
+            replica.address,
+            replica=replica,
+            store=Store.open(directory),
+            mode=target.mode,
+            workers=target.workers,
+            timeout_s=target.timeout_s,
+        )
+        try:
+            yield run
+        finally:
+            run.close()
+            status = replica.stop() if run.ended is None else None
+        if status not in (None, STOPPED):
+            raise ReplicaFailed(
+                f"the replica ended with status {status}\n{replica.stderr()[-_STDERR_SHOWN:]}"
+            )
+
+
+def _diff(path: Path, stanza: Stanza, actual: list[str]) -> str:
+    lines = difflib.unified_diff(stanza.expected, actual, "expected", "actual", lineterm="")
+    return "\n".join([f"{path}:{stanza.line_number}: {stanza.directive}", *lines, ""])
+
+
+def write_junit(path: Path, outcomes: list[Outcome]) -> None:
+    """Write the outcomes in the form that CI systems read."""
+    suite = ElementTree.Element(
+        "testsuite",
+        name="scripts",
+        tests=str(len(outcomes)),
+        failures=str(sum(o.status == "fail" for o in outcomes)),
+        skipped=str(sum(o.status == "skip" for o in outcomes)),
+        time=f"{sum(o.seconds for o in outcomes):.3f}",
+    )
+    for outcome in outcomes:
+        name = f"{outcome.file.stem}[{outcome.mode}]"
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=str(outcome.file.parent), name=name, time=f"{outcome.seconds:.3f}"
+        )
+        if outcome.status != "pass":
+            tag = "failure" if outcome.status == "fail" else "skipped"
+            ElementTree.SubElement(case, tag, message=outcome.status).text = outcome.details
+    ElementTree.ElementTree(suite).write(path, encoding="unicode", xml_declaration=True)

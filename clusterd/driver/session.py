@@ -1,0 +1,176 @@
+"""One connection of the driver, and the promises of the protocol that every script checks without saying so.
+
+Whatever arrives is taken in at once, by whichever call waits; what breaks a promise is noted as a
+violation, which the driver puts into the output of the stanza it happened in. Checked: one answer a peek,
+to a peek that was sent, `canceled` only after a cancel, at the time asked for; frontiers at or beyond
+`as_of`, never lower, final when empty.
+
+Does not: know any directive, retry.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from controller_proto.client import WireClient
+from controller_proto.command import CancelPeek, Command, Peek, Sync
+from controller_proto.dataflow import WireFrontier
+from controller_proto.errors import Disconnected, Refusal
+from controller_proto.ids import GlobalId
+from controller_proto.response import (
+    Closing,
+    Frontiers,
+    PeekCanceled,
+    PeekResponse,
+    PeekRows,
+    Refused,
+    Response,
+    Synced,
+)
+
+__all__ = ["FRONTIER_KINDS", "Session"]
+
+FRONTIER_KINDS = ("write", "input", "output")
+
+
+class Session:
+    """A connection after its hello. `arrived`: everything that came, in order."""
+
+    def __init__(self, wire: WireClient, kind: str) -> None:
+        self.wire = wire
+        self.kind = kind
+        self.frontiers: dict[GlobalId, dict[str, WireFrontier]] = {}
+        self.as_of: dict[GlobalId, int] = {}
+        self.answers: dict[str, PeekResponse] = {}
+        self.arrived: list[Response] = []
+        self.violations: list[str] = []
+        self.served_by = ""  # the only role that may answer with rows, "" for any
+        self.over: Disconnected | None = None
+        self._peeks: dict[str, Peek] = {}
+        self._cancelled: set[str] = set()
+        self._refused: dict[int, Refused] = {}
+        self._synced: set[int] = set()
+
+    @classmethod
+    def open(cls, address: str, *, kind: str, nonce: str, epoch: int) -> Session:
+        """Connect and say hello. Raises OSError, LocalProtocolError."""
+        wire = WireClient.connect(address)
+        try:
+            wire.hello(nonce, kind=kind, epoch=epoch)
+        except BaseException:
+            wire.close()
+            raise
+        return cls(wire, kind)
+
+    def close(self) -> None:
+        self.wire.close()
+
+    def send(self, command: Command) -> int:
+        """Send, without waiting. Returns its `seq`. Raises Disconnected, LocalProtocolError."""
+        if isinstance(command, Peek):
+            self._peeks.setdefault(command.uuid, command)
+        elif isinstance(command, CancelPeek):
+            self._cancelled.add(command.uuid)
+        try:
+            return self.wire.send(command)
+        except Disconnected as error:
+            self.over = error
+            raise
+
+    def do(self, command: Command, timeout_s: float, *, sync: bool = True) -> None:
+        """Send, and wait until it was validated. Raises Refusal, TimeoutError, Disconnected.
+
+        sync: without it nothing is waited for; a refusal that comes is a violation then.
+        """
+        seq = self.send(command)
+        if sync:
+            barrier = self.send(Sync(0))
+            self.wait(lambda: barrier in self._synced or barrier in self._refused, timeout_s)
+            refused = self._refused.pop(seq, None) or self._refused.pop(barrier, None)
+            if refused is not None:
+                raise Refusal(refused.code, refused.message, refused.hint)
+
+    def wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        """Take in what arrives until `condition` holds. Raises TimeoutError, Disconnected."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            left = deadline - time.monotonic()
+            if not self.take_one(max(left, 0.0)):
+                raise TimeoutError
+        return
+
+    def listen(self, duration_s: float) -> None:
+        """Take in what arrives in this time. Raises Disconnected."""
+        deadline = time.monotonic() + duration_s
+        while self.take_one(max(deadline - time.monotonic(), 0.0)):
+            pass
+
+    def take_one(self, timeout_s: float) -> bool:
+        """Take in the next response; False if none came in time. Raises Disconnected."""
+        if self.over is not None:
+            raise self.over
+        try:
+            response = self.wire.recv(timeout_s)
+        except Disconnected as error:
+            self.over = error
+            raise
+        if response is None:
+            return False
+        self.arrived.append(response)
+        match response:
+            case Frontiers():
+                self._take_frontiers(response)
+            case PeekResponse():
+                self._take_answer(response)
+            case Refused(seq):
+                self._refused[seq] = response
+            case Synced(seq):
+                self._synced.add(seq)
+            case Closing():
+                pass
+        return True
+
+    def take_violations(self) -> list[str]:
+        """What broke a promise since the last call; refusals nobody waited for are among them."""
+        for refused in self._refused.values():
+            self.violations.append(f"refused without a question: {refused.code}: {refused.message}")
+        self._refused.clear()
+        found, self.violations = self.violations, []
+        return found
+
+    def write_frontier(self, id: GlobalId) -> WireFrontier | None:
+        return self.frontiers.get(id, {}).get("write")
+
+    def _take_frontiers(self, report: Frontiers) -> None:
+        known = self.frontiers.setdefault(report.id, {})
+        for kind in FRONTIER_KINDS:
+            new: WireFrontier | None = getattr(report, kind)
+            if new is None:
+                continue
+            old = known.get(kind)
+            said = f"{kind} frontier of {report.id}: {list(new)}"
+            if old is None:
+                if new and new[0] < self.as_of.get(report.id, 0):
+                    self.violations.append(f"{said} before its as_of {self.as_of[report.id]}")
+            elif not old or (new and new[0] < old[0]):
+                self.violations.append(f"{said} after {list(old)}")
+            known[kind] = new
+
+    def _take_answer(self, answer: PeekResponse) -> None:
+        asked = self._peeks.get(answer.uuid)
+        said = f"an answer to peek {answer.uuid}"
+        if asked is None:
+            self.violations.append(f"{said}, which was not sent")
+            return
+        if answer.uuid in self.answers:
+            self.violations.append(f"a second answer to peek {answer.uuid}")
+            return
+        if isinstance(answer.result, PeekCanceled) and answer.uuid not in self._cancelled:
+            self.violations.append(f"{said}: canceled, without a cancel")
+        if isinstance(answer.result, PeekRows):
+            if asked.time is not None and answer.time != asked.time:
+                self.violations.append(f"{said}: read at {answer.time}, asked for {asked.time}")
+            if self.served_by and answer.served_by != self.served_by:
+                self.violations.append(f"{said} was served by {answer.served_by!r}, not {self.served_by!r}")
+        self.answers[answer.uuid] = answer

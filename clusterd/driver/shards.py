@@ -1,0 +1,95 @@
+"""Directives that write source data, directly into shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from clusterd.convert import column_specs
+from clusterd.driver.reads import parse_u64
+from clusterd.driver.rows import synthetic, updates_from_lines
+from clusterd.driver.state import OK, Directive, Run
+from controller_proto.errors import LocalProtocolError
+from controller_proto.literals import parse_type
+from controller_proto.parse_dataflow import parse_frontier
+from controller_proto.schema import Column, Schema
+from controller_proto.script import Words, split_line
+from shm_arrangements.columns import Column as StoredColumn
+from shm_arrangements.frontier import Frontier
+from shm_arrangements.updates import Updates
+
+__all__ = ["DIRECTIVES"]
+
+
+def define_schema(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    columns = []
+    for line in body:
+        parts = split_line(line)
+        if len(parts) not in (2, 3) or parts[2:] not in ([], ["nullable"]):
+            raise LocalProtocolError("bad-message", f"expected `column type [nullable]`, not {line!r}")
+        columns.append(Column(parts[0], parse_type(parts[1].strip('"')), len(parts) == 3))
+    run.schemas[words.one("name")] = Schema(tuple(columns))
+    return OK
+
+
+def write_rows(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    shard, at = words.one("shard"), parse_u64(words.one("ts"), "ts")
+    schema = run.schema(words.get("schema"), shard)
+    _append(run, shard, schema, updates_from_lines(body, schema, at), Frontier.at(at + 1))
+    return [f"wrote {len(body)}"]
+
+
+def write_single_ts(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    shard, at = words.one("shard"), parse_u64(words.one("ts"), "ts")
+    made = _synthetic(run, words, shard, lambda rows: np.full(rows, at, dtype=np.uint64))
+    _append(run, shard, made[0], made[1], Frontier.at(at + 1))
+    return [f"wrote {len(made[1])}"]
+
+
+def write_spread(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    shard, n_ts = words.one("shard"), parse_u64(words.one("n-ts"), "n-ts")
+    upper = Frontier.minimum()
+    if run.store is not None and shard in run.store.list():
+        upper = run.store.shard(shard).upper
+    first = upper.time
+    schema, updates = _synthetic(
+        run, words, shard, lambda rows: (first + np.arange(rows) * n_ts // max(rows, 1)).astype(np.uint64)
+    )
+    _append(run, shard, schema, updates, Frontier.at(first + n_ts))
+    return [f"wrote {len(updates)}"]
+
+
+def advance_shard(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    shard, upper = words.one("shard"), parse_frontier(words.one("upper"))
+    schema = run.schema(words.get("schema"), shard)
+    nothing = Updates(
+        tuple(StoredColumn.empty(spec.type) for spec in column_specs(schema)),
+        np.empty(0, dtype=np.uint64),
+        np.empty(0, dtype=np.int64),
+    )
+    _append(run, shard, schema, nothing, Frontier.from_wire(upper))
+    return OK
+
+
+def _synthetic(run: Run, words: Words, shard: str, times: Callable[[int], Any]) -> tuple[Schema, Updates]:
+    rows = parse_u64(words.one("count"), "count")
+    start = parse_u64(words.get("start") or "0", "start")
+    row_bytes = parse_u64(words.get("row-bytes") or "64", "row-bytes")
+    schema = run.schema(words.get("schema"), shard)
+    return schema, synthetic(schema, start, rows, row_bytes, times(rows))
+
+
+def _append(run: Run, shard: str, schema: Schema, updates: Updates, upper: Frontier) -> None:
+    handle = run.storage().create_shard(shard, schema)
+    handle.append(updates, handle.upper, upper)
+
+
+DIRECTIVES: dict[str, tuple[Directive, bool]] = {
+    "define-schema": (define_schema, True),
+    "write-rows": (write_rows, True),
+    "write-single-ts": (write_single_ts, False),
+    "write-spread": (write_spread, False),
+    "advance-shard": (advance_shard, False),
+}

@@ -1,0 +1,109 @@
+"""`clusterd-test-driver`: scripts against a replica, from the command line.
+
+Does not: hold any logic of its own beyond flags and printing (driver/ does).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from clusterd.driver.driver import carry_out
+from clusterd.driver.run import MODES, Outcome, Target, launched, run_file, write_junit
+from clusterd.driver.state import Skip
+from clusterd.launcher import LaunchError
+
+__all__ = ["main"]
+
+
+@click.group()
+def main() -> None:
+    """A headless controller: sends a replica exactly what a script says, and checks the answers."""
+
+
+@main.command()
+@click.argument(
+    "files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.option("--launch", "launch_", is_flag=True, help="A fresh replica and storage a file (the default).")
+@click.option("--connect", metavar="ADDR", default="", help="A standing replica: unix:PATH or tcp:HOST:PORT.")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Of the standing replica, to write shards.")
+@click.option("--mode", type=click.Choice(MODES), help="What to launch; solo if not said.")
+@click.option("--workers", type=click.IntRange(1, 1), default=1, help="Maintenance workers; one as yet.")
+@click.option("--interactive-workers", type=click.IntRange(1), default=1, help="In two-runtime mode.")
+@click.option("--rewrite", is_flag=True, help="Replace what the files expect by what came. Also REWRITE=1.")
+@click.option("--junit", type=click.Path(path_type=Path), help="Write the outcomes there, as XML.")
+@click.option("--timeout", type=float, default=60.0, help="Seconds that a stanza may wait.")
+def run(
+    files: tuple[Path, ...],
+    launch_: bool,
+    connect: str,
+    data_dir: Path | None,
+    mode: str | None,
+    workers: int,
+    interactive_workers: int,
+    rewrite: bool,
+    junit: Path | None,
+    timeout: float,
+) -> None:
+    """Run scripts; exit 1 if any stanza differs."""
+    if connect and launch_:
+        raise click.UsageError("--launch and --connect exclude each other")
+    if connect and mode is None:
+        mode = ""
+    target = Target(
+        connect, mode if mode is not None else "solo", workers, interactive_workers, timeout, data_dir
+    )
+    rewrite = rewrite or os.environ.get("REWRITE") == "1"
+    outcomes = []
+    for file in files:
+        outcome = run_file(file, target, rewrite=rewrite)
+        outcomes.append(outcome)
+        _print(outcome)
+    if junit is not None:
+        write_junit(junit, outcomes)
+    sys.exit(any(outcome.status == "fail" for outcome in outcomes))
+
+
+def _print(outcome: Outcome) -> None:
+    mode = f" [{outcome.mode}]" if outcome.mode else ""
+    reason = f": {outcome.details}" if outcome.status == "skip" else ""
+    click.echo(f"{outcome.status}  {outcome.seconds:6.2f} s  {outcome.file}{mode}{reason}")
+    if outcome.status != "skip" and outcome.details:
+        click.echo(outcome.details)
+
+
+@main.command("exec")
+@click.argument("command")
+@click.option("--connect", metavar="ADDR", default="", help="A standing replica; else a fresh one.")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Of the standing replica, to write shards.")
+@click.option(
+    "--as",
+    "kind",
+    type=click.Choice(["reader", "controller"]),
+    default="reader",
+    help="Who says it. A controller fences the one that is there.",
+)
+@click.option("--timeout", type=float, default=60.0, help="Seconds that it may wait.")
+def exec_(command: str, connect: str, data_dir: Path | None, kind: str, timeout: float) -> None:
+    """Run one stanza (a line, and below it an indented body); exit 1 on `error:`."""
+    line, *body = command.strip("\n").split("\n")
+    target = Target(connect, mode="" if connect else "solo", timeout_s=timeout, data_dir=data_dir)
+    try:
+        with launched(target) as run_:
+            run_.kind = kind if connect else "controller"
+            output = carry_out(run_, line, body)
+    except Skip as reason:
+        output = [f"error: {reason}"]
+    except LaunchError as error:
+        output = [f"error: {error}"]
+    for each in output:
+        click.echo(each)
+    sys.exit(any(each.startswith(("error:", "violation:")) for each in output))
+
+
+if __name__ == "__main__":
+    main()
