@@ -483,6 +483,7 @@ class RuntimeCore:
         for imported in imports:
             if (
                 imported is None
+                or imported.ended
                 or imported.gone == "unknown-id"
                 or (dataflow.one_shot and imported.applied.is_empty)
             ):
@@ -516,7 +517,7 @@ class RuntimeCore:
 
     def _start(self, dataflow: Dataflow) -> None:
         """An export waits no more: if it was the last, find out how far the imports are and begin."""
-        if dataflow.waiting or dataflow.ended:
+        if dataflow.waiting or not dataflow.is_deferred:
             return
         for key in dataflow.imports:
             imported = self.collections[key]
@@ -564,6 +565,8 @@ class RuntimeCore:
             if dataflow.built:
                 self.emit(fx.CloseIndex(key))
             self._report(key, self._hydration.close(key))
+            for number in sorted(collection.needs):  # only queries import a query's result
+                self._give_up(self.dataflows[number])
 
     def touch(self, key: Key) -> None:
         """The hold of the collection may have risen."""
@@ -716,7 +719,7 @@ class RuntimeCore:
             if collection.standing and collection.take_hold(self.peeks.hold(key)) != collection.hold:
                 raise InvariantViolation("a hold was not settled", key=key, hold=collection.hold)
             if self.peeks.waits_for(key):
-                if collection.gone or collection.ended:
+                if collection.applied.is_empty or collection.ended:
                     raise InvariantViolation("a peek is parked on what is gone", key=key)
                 if collection.standing and not self.peeks.hold(key).is_empty:
                     least = self.peeks.hold(key).time
