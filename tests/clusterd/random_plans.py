@@ -93,7 +93,7 @@ class Plans:
             ["mfp", "mfp", "join", "join", "reduce", "reduce", "distinct", "top-k", "union", "arrange"]
         )
         if kind == "mfp":
-            return self._mfp(self.plan(depth - 1))
+            return self.mfp(self.plan(depth - 1))
         if kind == "join":
             return self._join(self.plan(depth - 1), self.plan(rng.randrange(depth)))
         if kind == "reduce":
@@ -150,7 +150,7 @@ class Plans:
 
     # Nodes.
 
-    def _mfp(self, source: Plan) -> Plan:
+    def mfp(self, source: Plan) -> Mfp:
         rng, of = self._rng, self.schema(source)
         columns = list(of.columns)
         maps: list[Expr] = []

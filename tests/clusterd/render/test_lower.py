@@ -1,0 +1,406 @@
+"""What would run: golden physical plans, and what is refused by name before anything runs."""
+
+from __future__ import annotations
+
+import random
+from textwrap import dedent
+
+import msgspec
+import pytest
+
+from clusterd.convert import column_specs, wire_schema
+from clusterd.dataflow.operator import Columns, Delta
+from clusterd.operators.mfp import MfpOperator, StageSpec
+from clusterd.render.explain import explain
+from clusterd.render.plan import plan_dataflow
+from clusterd.render.stages import behind_join, columns_after, merged, renumbered, traced
+from controller_proto.dataflow import Build, DataflowBody, DataflowHeader, Export
+from controller_proto.errors import Refusal
+from controller_proto.expr import Call, ColumnRef, Literal
+from controller_proto.plan import Constant, FlatMap, Get, Join, Let, LetRec, Plan, Threshold, TopK
+from controller_proto.schema import ColumnType as T
+from controller_proto.typing_rules import plan_schema
+from shm_arrangements.columns import ColumnSpec
+from shm_arrangements.columns import ColumnType as C
+from shm_arrangements.updates import Updates
+from tests.clusterd import random_plans
+from tests.clusterd.dataflow_text import dataflow, index, schema
+
+FLIGHTS = schema("carrier text", "origin text", "day bigint", "delay bigint?")
+AIRLINES = schema("carrier text", "name text")
+SHARDS = {"flights": FLIGHTS, "airlines": AIRLINES}
+INDEXES = {
+    **index("u11", "u1", FLIGHTS, 0),
+    **index("u12", "u1", FLIGHTS, 2, 1),
+    **index("u21", "u2", AIRLINES, 0),
+    **index("u31", "u3", AIRLINES),
+}
+
+
+def explained(text: str) -> str:
+    return explain(plan_dataflow(*dataflow(text, SHARDS, indexes=INDEXES), INDEXES))
+
+
+def check(text: str, wanted: str) -> None:
+    assert explained(text) == dedent(wanted).strip("\n")
+
+
+def test_neighbouring_projections_filters_and_maps_are_one_operator() -> None:
+    check(
+        """
+        import source=1 shard=flights upper=1
+        build id=9
+          Project (#4, #0)
+            Filter #4 AND #3 IS NOT NULL
+              Map (#3 > 3)
+                Get u1
+        export index=91 on=9 key=[1]
+        """,
+        """
+        Export index u91 on=u9 key=[#1]
+          Mfp map=(#3 > 3) filter=(#4 AND #3 IS NOT NULL) project=(#4, #0)
+            Source u1
+        """,
+    )
+
+
+def test_what_can_fail_is_not_merged_behind_a_filter_that_may_be_null() -> None:
+    check(
+        """
+        import source=1 shard=flights upper=1
+        build id=9
+          Filter 10 / #3 > 1
+            Filter #3 > 0
+              Get u1
+        export index=91 on=9 key=[]
+        """,
+        """
+        Export index u91 on=u9 key=[]
+          Mfp filter=(#3 > 0) then filter=(10 / #3 > 1)
+            Source u1
+        """,
+    )
+
+
+def test_a_join_arranges_streams_and_looks_up_indexes_whose_key_it_is() -> None:
+    check(
+        """
+        import source=1 shard=flights upper=1
+        import index=21
+        build id=9
+          Reduce group_by=[#5] aggregates=[count(*), max(#3)]
+            Join on=(#0 = #4)
+              Get u1
+              Get u2
+        export index=91 on=9 key=[0]
+        """,
+        """
+        Export index u91 on=u9 key=[#0]
+          Reduce group_by=[#0] aggregates=[count(*), max(#1)]
+            Mfp project=(#5, #3)
+              Join on=(#0 = #4)
+                Arrange key=[#0]
+                  Source u1
+                Lookup index u21 key=[#0]
+        """,
+    )
+
+
+def test_the_pairs_of_a_key_follow_the_index() -> None:
+    check(
+        """
+        import index=12
+        build id=9
+          Join on=(#1 = #5 AND #2 = #6)
+            Get u1
+            Get u1
+        export index=91 on=9 key=[]
+        """,
+        """
+        Export index u91 on=u9 key=[]
+          Join on=(#2 = #6 AND #1 = #5)
+            Lookup index u12 key=[#2, #1]
+            Lookup index u12 key=[#2, #1]
+        """,
+    )
+
+
+def test_an_index_with_another_key_is_streamed() -> None:
+    check(
+        """
+        import index=11
+        import index=21
+        build id=9
+          Join on=(#1 = #4)
+            Get u11
+            Get u2
+        export index=91 on=9 key=[]
+        """,
+        """
+        Export index u91 on=u9 key=[]
+          Join on=(#1 = #4)
+            Arrange key=[#1]
+              Stream index u11
+            Lookup index u21 key=[#0]
+        """,
+    )
+
+
+def test_harmless_stages_of_a_side_go_behind_the_join_that_looks_it_up() -> None:
+    check(
+        """
+        import index=11
+        import index=21
+        build id=9
+          Join on=(#1 = #3)
+            Project (#1, #0)
+              Get u2
+            Project (#2, #0)
+              Filter #3 > 5
+                Get u1
+        export index=91 on=9 key=[]
+        """,
+        """
+        Export index u91 on=u9 key=[]
+          Mfp filter=(#5 > 5) project=(#1, #0, #4, #2)
+            Join on=(#0 = #2)
+              Lookup index u21 key=[#0]
+              Lookup index u11 key=[#0]
+        """,
+    )
+
+
+def test_stages_that_can_fail_stay_before_the_join_so_their_errors_need_no_partner() -> None:
+    check(
+        """
+        import index=11
+        import index=21
+        build id=9
+          Join on=(#0 = #5)
+            Map (10 / #2)
+              Get u1
+            Get u2
+        export index=91 on=9 key=[]
+        """,
+        """
+        Export index u91 on=u9 key=[]
+          Join on=(#0 = #5)
+            Arrange key=[#0]
+              Mfp map=(10 / #2)
+                Stream index u11
+            Lookup index u21 key=[#0]
+        """,
+    )
+
+
+def test_more_members_of_an_equivalence_filter_their_side_and_mixed_ones_the_pairs() -> None:
+    check(
+        """
+        import source=1 shard=flights upper=1
+        import source=2 shard=flights upper=1
+        build id=9
+          Join on=(#2 = #6 = #3 = #3 + #7 AND #2 + 1 = #7)
+            Get u1
+            Get u2
+        export index=91 on=9 key=[]
+        """,
+        """
+        Export index u91 on=u9 key=[]
+          Mfp filter=(#2 = #3 + #8) project=(#0, #1, #2, #3, #5, #6, #7, #8)
+            Join on=(#2 = #7 AND #4 = #8)
+              Arrange key=[#2, #4]
+                Mfp map=(#2 + 1) filter=(#2 = #3)
+                  Source u1
+              Arrange key=[#2, #3]
+                Source u2
+        """,
+    )
+
+
+def test_equivalences_that_share_a_member_are_one() -> None:
+    check(
+        """
+        import source=1 shard=flights upper=1
+        import source=2 shard=airlines upper=1
+        build id=9
+          Join on=(#0 = #4 AND #0 = #5)
+            Get u1
+            Get u2
+        export index=91 on=9 key=[]
+        """,
+        """
+        Export index u91 on=u9 key=[]
+          Join on=(#0 = #4)
+            Arrange key=[#0]
+              Source u1
+            Arrange key=[#0]
+              Mfp filter=(#0 = #1)
+                Source u2
+        """,
+    )
+
+
+def test_a_cross_join_uses_an_index_without_a_key() -> None:
+    check(
+        """
+        import source=1 shard=flights upper=1
+        import index=31
+        build id=9
+          CrossJoin
+            Get u1
+            Get u3
+        export index=91 on=9 key=[]
+        """,
+        """
+        Export index u91 on=u9 key=[]
+          Join
+            Arrange key=[]
+              Source u1
+            Lookup index u31 key=[]
+        """,
+    )
+
+
+def test_a_shared_build_is_one_node_and_printed_once() -> None:
+    check(
+        """
+        import source=2 shard=airlines upper=1
+        build id=8
+          Distinct project=[#1]
+            Get u2
+        build id=9
+          Union
+            Get u8
+            Negate
+              Get u8
+        build id=7
+          TopK order_by=[#0 desc] limit=3 offset=1
+            Get u8
+        export index=91 on=9 key=[]
+        export index=71 on=7 key=[0]
+        """,
+        """
+        Export index u91 on=u9 key=[]
+          Union
+            n0: Distinct
+              Mfp project=(#1)
+                Source u2
+            Negate
+              n0
+        Export index u71 on=u7 key=[#0]
+          TopK group_by=[] order_by=[#0 desc] limit=3 offset=1
+            n0
+        """,
+    )
+
+
+# Refusals.
+
+
+def refused(plan: Plan) -> str:
+    env = {"u1": FLIGHTS, "u2": AIRLINES}
+    header, _ = dataflow(
+        """
+        import source=1 shard=flights upper=1
+        import source=2 shard=airlines upper=1
+        export index=91 on=1 key=[]
+        """,
+        SHARDS,
+    )
+    export = Export("u91", "index", "u9", plan_schema(plan, env))
+    header = msgspec.structs.replace(header, exports=(export,))
+    with pytest.raises(Refusal) as caught:
+        plan_dataflow(header, DataflowBody((Build("u9", plan),)), {})
+    assert caught.value.code == "invalid-plan"
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (Threshold(Get("u1")), "node Threshold is not rendered by this version"),
+        (Constant((), AIRLINES), "node Constant is not rendered by this version"),
+        (FlatMap(Get("u1"), "generate_series", (ColumnRef(2), ColumnRef(2))), "node FlatMap is not rendered"),
+        (Let("l0", Get("u1"), Get("l0")), "node Let is not rendered by this version"),
+        (LetRec((), Get("u1")), "node LetRec is not rendered by this version"),
+        (Join((Get("u2"),) * 3, ()), "node Join with 3 inputs is not rendered by this version"),
+        (Join((Get("u2"),), ()), "node Join with 1 inputs is not rendered by this version"),
+    ],
+)
+def test_what_is_not_rendered_is_refused_by_name(plan: Plan, message: str) -> None:
+    assert refused(plan).startswith(f"build u9: {message}")
+
+
+def test_a_limit_must_be_a_constant_number_of_rows() -> None:
+    assert "limit that is not constant" in refused(TopK(Get("u1"), (), (), ColumnRef(2)))
+    assert "limit -1 is not a number of rows" in refused(TopK(Get("u1"), (), (), Literal(T.INT64, -1)))
+    failing = Call("/", (Literal(T.INT64, 1), Literal(T.INT64, 0)))
+    assert "limit fails" in refused(TopK(Get("u1"), (), (), failing))
+
+
+# Rewriting of stages, held to running them one by one.
+
+
+def run(stages: list[StageSpec], columns: Columns, updates: Updates) -> tuple[list[object], list[object]]:
+    out = [*MfpOperator(stages, columns).push(0, Delta.of(updates))]
+    return sorted(map(repr, out[0].oks.to_rows())), sorted(map(repr, out[0].errs.to_rows()))
+
+
+def random_stages(rng: random.Random, n: int) -> tuple[list[StageSpec], Columns, Updates]:
+    of = random_plans.schema(rng)
+    columns = column_specs(of)
+    rows = random_plans.history(rng, of, 20, 3)
+    updates = Updates.from_rows([c.type for c in columns], rows)
+    stages: list[StageSpec] = []
+    for _ in range(n):
+        now = wire_schema(columns_after(stages, columns))
+        if not now.arity:
+            break
+        made = random_plans.Plans(rng, {"u1": now}).mfp(Get("u1"))
+        stages.append(StageSpec(made.maps, made.predicates, made.projection))
+    return stages, columns, updates
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_merged_stages_do_what_they_do_one_by_one(seed: int) -> None:
+    print(f"seed {seed}")
+    stages, columns, updates = random_stages(random.Random(seed), 4)
+    less = list(merged(stages, columns))
+    assert len(less) <= len(stages)
+    assert run(less, columns, updates) == run(stages, columns, updates)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_stages_behind_a_join_leave_the_other_side_alone(seed: int) -> None:
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    stages, columns, updates = random_stages(rng, 2)
+    other = (ColumnSpec("left", C.INT64, False), ColumnSpec("right", C.TEXT, False))
+    wide = (other[0], *columns, other[1])
+    n = len(updates)
+    more = Updates.from_rows([C.INT64, C.TEXT], [((i, str(i)), 0, 1) for i in range(n)])
+    joined = updates.with_columns((more.columns[0], *updates.columns, more.columns[1]))
+    later = behind_join(stages, len(columns), left=1, right=1)
+    got = MfpOperator(later, wide).push(0, Delta.of(joined)).__next__()
+    wanted = MfpOperator(stages, columns).push(0, Delta.of(updates)).__next__()
+    trimmed = got.oks.with_columns(got.oks.columns[1:-1])
+    assert sorted(map(repr, trimmed.to_rows())) == sorted(map(repr, wanted.oks.to_rows()))
+    assert sorted(map(repr, got.errs.to_rows())) == sorted(map(repr, wanted.errs.to_rows()))
+    for column in range(len(wanted.oks.columns)):
+        origin = traced(stages, len(columns), column)
+        if origin is not None and len(wanted.oks) == n:
+            assert wanted.oks.columns[column].to_pylist() == pytest.approx(
+                updates.columns[origin].to_pylist(), nan_ok=True
+            )
+
+
+def test_a_header_without_exports_has_nothing_to_plan() -> None:
+    with pytest.raises(Refusal, match="nothing is exported"):
+        plan_dataflow(DataflowHeader("d", 0, None, (), (), ()), DataflowBody(()), {})
+
+
+def test_renumbering_reaches_every_column() -> None:
+    expr = Call("and", (Call("is_null", (ColumnRef(1),)), Call("=", (ColumnRef(2), Literal(T.INT64, 1)))))
+    assert renumbered(expr, lambda i: i + 1) == Call(
+        "and", (Call("is_null", (ColumnRef(2),)), Call("=", (ColumnRef(3), Literal(T.INT64, 1))))
+    )
