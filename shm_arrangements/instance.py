@@ -226,7 +226,7 @@ def reaper_main(pipe_fd: int, token: str, worker_pids: Iterable[int] = ()) -> No
     """Body of the reaper process: remove what a killed supervisor leaves behind; returns when that is done.
 
     pipe_fd: read end of a pipe whose only write end is the supervisor's. Pids of workers started later are
-        announced on it, decimal, a line each; end of file means that the supervisor is gone.
+        announced on it, decimal, a line each; end of file means that the supervisor is gone. Left open.
     Workers get `REAPER_PATIENCE_S` to follow, then SIGKILL; then every name of the instance goes.
     """
     with contextlib.suppress(PermissionError):
@@ -239,7 +239,6 @@ def reaper_main(pipe_fd: int, token: str, worker_pids: Iterable[int] = ()) -> No
     while data := os.read(pipe_fd, 4096):
         *lines, rest = (rest + data).split(b"\n")
         _watch([int(line) for line in lines if line.strip()], pidfds)
-    os.close(pipe_fd)
     living = _wait(pidfds, REAPER_PATIENCE_S)
     for pidfd in living:
         with contextlib.suppress(ProcessLookupError):
