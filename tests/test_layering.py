@@ -60,7 +60,7 @@ LAYERS = {
             "multiplexer_events", "multiplexer",
         ],
         ["dataflow.operator", "render.functions", "render.expr", "storage", "operators.kernels"],
-        ["operators"], ["dataflow"], ["render"], ["runtime"], ["link"], ["runtime.loop"], ["endpoint"],
+        ["operators"], ["dataflow"], ["render"], ["runtime"], ["link"], ["runtime.loop"], ["endpoint", "listening"],
         ["supervisor"], ["launcher", "client"], ["driver"], ["driver_cli", "__main__"],
     ],
 }  # fmt: skip

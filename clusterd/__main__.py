@@ -1,0 +1,102 @@
+"""The command line `clusterd`: reads flags, builds what the layers below are given, calls them.
+
+A command is imported when it is called for, so that the daemon's parent process loads nothing that it does
+not use.
+
+Does not: anything else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import click
+
+__all__ = ["main"]
+
+_DEFAULT_SOCKET = "unix:clusterd.sock"
+_DEFAULT_DATA_DIR = "clusterd-data"
+_ELSEWHERE: Mapping[str, str] = MappingProxyType({"load": "clusterd.storage.cli:load"})
+
+
+class _Commands(click.Group):
+    """A group some of whose commands live in other modules, not imported for a help page of the rest."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *_ELSEWHERE})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = _ELSEWHERE[cmd_name].partition(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=_Commands)
+def main() -> None:
+    """One replica of a live-view system: keeps dataflow results current, and answers exact reads of them."""
+
+
+def _socket_path(ctx: click.Context, param: click.Parameter, value: str) -> Path:
+    kind, _, path = value.partition(":")
+    if kind != "unix" or not path:
+        raise click.BadParameter(f"{value!r} is no address; write unix:PATH")
+    return Path(path).absolute()
+
+
+@main.command()
+@click.option(
+    "--listen", "socket_path", default=_DEFAULT_SOCKET, show_default=True, callback=_socket_path,
+    metavar="unix:PATH", help="Where clients connect.",
+)  # fmt: skip
+@click.option(
+    "--interactive-workers", default=0, show_default=True, type=click.IntRange(0, 64), metavar="M",
+    help="Processes that answer reads beside maintenance; 0: one process does both (solo).",
+)  # fmt: skip
+@click.option(
+    "--data-dir", default=_DEFAULT_DATA_DIR, show_default=True, type=click.Path(file_okay=False),
+    help="Directory of the shards; made if it is not there.",
+)  # fmt: skip
+@click.option("--test-hooks", is_flag=True, help="Honour commands that stall or break the daemon, for tests.")
+def serve(socket_path: Path, interactive_workers: int, data_dir: str, test_hooks: bool) -> None:
+    """Run a replica until SIGTERM or ^C.
+
+    Prints a line READY {json} on stdout once it takes commands: instance, address, pids. What happens later
+    is told on stderr, a JSON object a line.
+
+    \b
+    Exit status:
+       0  stopped by a signal            12  no room in shared memory
+       2  wrong usage                    13  one of its processes died, so all ended
+      10  another daemon listens there   14  could not start
+      11  data directory of another format
+    """
+    from clusterd.config import Config
+    from clusterd.supervisor import ServeOptions
+    from clusterd.supervisor import serve as run
+
+    options = ServeOptions(
+        socket_path=socket_path,
+        interactive_workers=interactive_workers,
+        data_dir=str(Path(data_dir).absolute()),
+        config=Config(test_hooks=test_hooks),
+    )
+    sys.exit(run(options))
+
+
+@main.command()
+def warm() -> None:
+    """Compile and cache every kernel, so that the first start does not."""
+    importlib.import_module("clusterd.runtime.loop")  # with it, all that a worker runs
+    count = importlib.import_module("shm_arrangements.kernels.warm").warm()
+    click.echo(f"{count} kernels are warm")
+
+
+if __name__ == "__main__":
+    main()
