@@ -6,6 +6,8 @@ silent, `Sync` asks for an answer when all before it were validated. Stages are 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from controller_proto.dataflow import DataflowHeader, WireFrontier
@@ -117,6 +119,8 @@ class TestHook(_Command, frozen=True, tag="test-hook"):
     process: `mux`, `maintenance/0`, `interactive/0`. action: `stall`, `release`, or `failpoint:ACTION` with
     `name`.
     """
+
+    __test__: ClassVar[bool] = False  # by its name pytest would take it for a class of tests
 
     process: str
     action: str

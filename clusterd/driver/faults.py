@@ -15,7 +15,7 @@ from clusterd.driver.state import OK, Directive, Run
 from controller_proto import command as c
 from controller_proto.errors import Disconnected, LocalProtocolError, Refusal
 from controller_proto.framing import encode_frame
-from controller_proto.response import Frontiers, PeekResponse, Refused, Response, Synced
+from controller_proto.response import Closing, Frontiers, PeekResponse, Refused, Response, Synced
 from controller_proto.script import Words
 
 __all__ = ["DIRECTIVES"]
@@ -61,7 +61,10 @@ def send_raw(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     try:
         if text is not None:
             session.wire.send_bytes(bytes.fromhex(text))
-            session.wait(lambda: len(session.arrived) > start, wait_s)
+            # After a Closing the end of the connection is awaited too.
+            session.wait(
+                lambda: len(session.arrived) > start and not isinstance(session.arrived[-1], Closing), wait_s
+            )
         else:
             seq = session.wire.last_seq + 1
             message = {"seq": seq, **json.loads("\n".join(body))}
@@ -90,7 +93,9 @@ def _raw(response: Response) -> str:
         return f"refused {response.seq}: {response.code}: {response.message}"
     if isinstance(response, PeekResponse):
         return f"peek {response.uuid}: {' '.join(answer_lines(response, None))}"
-    return f"closing: {getattr(response, 'code', '')}: {getattr(response, 'message', '')}"
+    if isinstance(response, Closing):
+        return f"closing: {response.code}: {response.message}"
+    return type(response).__name__
 
 
 DIRECTIVES: dict[str, tuple[Directive, bool]] = {

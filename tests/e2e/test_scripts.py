@@ -1,0 +1,80 @@
+"""Every scenario script, in both modes, against a replica of its own.
+
+The driver itself checks the promises that no script repeats: one answer a peek, frontiers that never go
+back, and that two-runtime answers come from interactive, Solo's from Solo.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from clusterd.driver.driver import carry_out
+from clusterd.driver.run import Outcome, Target, launched, run_file
+from controller_proto.response import PeekCanceled, PeekRows
+from tests.e2e.support import MODES
+
+SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.spec"))
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_script(script: Path, mode: str) -> None:
+    outcome: Outcome = run_file(script, Target(mode=mode, timeout_s=30.0))
+    if outcome.status == "skip":
+        pytest.skip(outcome.details)
+    assert outcome.status == "pass", outcome.details
+
+
+def test_no_script_expects_what_is_not_filled_in() -> None:
+    unfilled = [script.name for script in SCRIPTS if "@" in script.read_text()]
+    assert not unfilled
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_h3_a_cancel_that_races_the_seal_gets_rows_or_canceled_and_never_both(mode: str) -> None:
+    races = 500
+    with launched(Target(mode=mode, timeout_s=30.0)) as run:
+
+        def do(line: str, *body: str) -> list[str]:
+            return carry_out(run, line, body)
+
+        assert do("create-instance") == do("initialization-complete") == ["ok"]
+        assert do("write-rows shard=s ts=0", "1 a") == ["wrote 1"]
+        assert do("define-index source=1000 index=1 shard=s key=[0] as-of=0 upper=1") == ["ok"]
+        assert do("schedule id=1") == do("await-frontier id=1 ts=1") == ["ok"]
+        outcomes = {PeekRows: 0, PeekCanceled: 0}
+        together = threading.Barrier(2)
+        problems: list[str] = []
+
+        def seal() -> None:
+            for number in range(races):
+                together.wait(30)
+                sealed = do(f"advance-shard shard=s upper={number + 2}")
+                if sealed != ["ok"]:
+                    problems.append(f"{number}: {sealed}")
+
+        sealer = threading.Thread(target=seal)
+        sealer.start()
+        try:
+            for number in range(races):
+                assert do(f"start-peek name=p{number} id=1 ts={number + 1}") == ["ok"]
+                together.wait(30)
+                assert do(f"cancel-peek name=p{number}") == ["ok"]
+                answered = do(f"await-peek name=p{number}")
+                assert answered in (['1 "a"'], ["canceled"]), (number, answered)
+                result = run.session.answers[run.started[f"p{number}"].peek.uuid].result
+                outcomes[type(result)] += 1  # type: ignore[index]
+        finally:
+            if sealer.is_alive() and together.n_waiting:
+                together.abort()
+            sealer.join(30)
+        assert problems == []
+        # A second answer would be a violation of this, or of a later, directive.
+        assert do("quiet ms=50 kind=peek") == ["ok"]
+        assert sum(outcomes.values()) == races
+        print(f"h3 {mode}: {outcomes[PeekRows]} rows, {outcomes[PeekCanceled]} canceled")
