@@ -74,7 +74,7 @@ def _rows(type_: ColumnType, n: int) -> tuple[int, ...]:
 
 
 class Column:
-    """n values of one type.
+    """n values of one type; all arrays in C order.
 
     values: (n,) bool, int64, float64, int64 microseconds; NUMERIC (n, 2) uint64 [low, high] of a two's
         complement 128-bit integer; TEXT the uint8 bytes that `offsets` points into.
@@ -238,6 +238,7 @@ class Column:
 
     def take(self, rows: Ints) -> Column:
         """The values at `rows` (m,) int64, copied."""
+        rows = np.ascontiguousarray(rows)
         validity = None
         if self._bits is not None:
             validity = np.empty(len(rows), np.bool_)

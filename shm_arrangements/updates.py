@@ -34,8 +34,8 @@ class Updates:
                 diffs=len(diffs),
             )
         self.columns = columns
-        self.times = times
-        self.diffs = diffs
+        self.times = np.ascontiguousarray(times)
+        self.diffs = np.ascontiguousarray(diffs)
 
     @classmethod
     def empty(cls, types: Sequence[ColumnType]) -> Updates:

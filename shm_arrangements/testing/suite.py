@@ -16,9 +16,12 @@ from hypothesis import HealthCheck, given, settings
 
 from shm_arrangements import read
 from shm_arrangements.batch import Batch
+from shm_arrangements.builder import HeapAllocator, build_batch
 from shm_arrangements.columns import Column
+from shm_arrangements.description import Description
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.schema import ArrangementSchema
+from shm_arrangements.spine import Spine
 from shm_arrangements.testing import strategies
 from shm_arrangements.testing.model import Model, Row, rows_of, updates_of
 from shm_arrangements.updates import Updates
@@ -47,6 +50,26 @@ class TraceUnderTest(abc.ABC):
 
     def close(self) -> None:  # noqa: B027  # most have nothing to let go of
         """Let go of what the trace holds."""
+
+
+class HeapTrace(TraceUnderTest):
+    """A spine in private memory."""
+
+    def __init__(self, schema: ArrangementSchema) -> None:
+        self.spine = Spine(schema, HeapAllocator())
+
+    def insert(self, updates: Updates, upper: Frontier) -> None:
+        description = Description(self.spine.upper, upper, self.spine.since)
+        self.spine.insert(build_batch(updates, self.spine.schema, description, HeapAllocator()))
+
+    def compact(self, since: Frontier) -> None:
+        self.spine.set_logical_compaction(since)
+
+    def exert(self, fuel_updates: int) -> bool:
+        return self.spine.exert(fuel_updates)
+
+    def batches(self) -> Sequence[Batch]:
+        return self.spine.batches()
 
 
 class TraceTests(abc.ABC):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from shm_arrangements.merger import Merger
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.spine import MAX_BATCHES, Spine
 from shm_arrangements.testing.model import rows_of
-from shm_arrangements.testing.suite import TraceTests, TraceUnderTest
+from shm_arrangements.testing.suite import HeapTrace, TraceTests, TraceUnderTest
 from shm_arrangements.updates import Updates
 
 SCHEMA = ArrangementSchema(
@@ -28,23 +27,7 @@ SCHEMA = ArrangementSchema(
 TYPES = (ColumnType.INT64, ColumnType.INT64)
 
 
-class HeapTrace(TraceUnderTest):
-    def __init__(self, schema: ArrangementSchema) -> None:
-        self.spine = Spine(schema, HeapAllocator())
-
-    def insert(self, updates: Updates, upper: Frontier) -> None:
-        insert(self.spine, updates, upper)
-
-    def compact(self, since: Frontier) -> None:
-        self.spine.set_logical_compaction(since)
-
-    def exert(self, fuel_updates: int) -> bool:
-        return self.spine.exert(fuel_updates)
-
-    def batches(self) -> Sequence[Batch]:
-        return self.spine.batches()
-
-
+@pytest.mark.slow
 class TestSpine(TraceTests):
     def make(self, schema: ArrangementSchema) -> TraceUnderTest:
         return HeapTrace(schema)

@@ -1,0 +1,52 @@
+"""The kernels as plain Python: what they compute does not depend on being compiled."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import numba, numpy as np
+from hypothesis import HealthCheck, given, seed, settings
+from shm_arrangements.kernels import seek
+from shm_arrangements.testing import strategies
+from shm_arrangements.testing.suite import HeapTrace, run_history
+
+assert numba.config.DISABLE_JIT
+np.seterr(over="ignore")  # hashes wrap, which compiled code does silently
+ran = []
+
+@seed(2)
+@settings(max_examples=80, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(strategies.histories(max_steps=5, max_updates=8))
+def fold(history):
+    ran.append(history)
+    run_history(HeapTrace(history.schema), history)
+
+fold()
+a, b = np.array([1, 1, 5, 9], np.uint64), np.array([1, 5, 5, 8], np.uint64)
+outs = [np.empty(4, np.int64) for _ in range(4)]
+assert seek.match_runs(a, b, 0, 0, *outs)[0] == 2
+assert [out[:2].tolist() for out in outs] == [[0, 2], [2, 3], [0, 1], [1, 3]]
+print("ran", len(ran))
+"""
+
+
+@pytest.mark.slow
+def test_histories_fold_alike_with_kernels_as_plain_python() -> None:
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env=environment,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("ran ")
