@@ -16,7 +16,6 @@ from controller_proto.literals import parse_type
 from controller_proto.parse_dataflow import parse_frontier
 from controller_proto.schema import Column, Schema
 from controller_proto.script import Words, split_line
-from shm_arrangements.columns import Column as StoredColumn
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.updates import Updates
 
@@ -64,11 +63,7 @@ def write_spread(run: Run, words: Words, body: Sequence[str]) -> list[str]:
 def advance_shard(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     shard, upper = words.one("shard"), parse_frontier(words.one("upper"))
     schema = run.schema(words.get("schema"), shard)
-    nothing = Updates(
-        tuple(StoredColumn.empty(spec.type) for spec in column_specs(schema)),
-        np.empty(0, dtype=np.uint64),
-        np.empty(0, dtype=np.int64),
-    )
+    nothing = Updates.empty([spec.type for spec in column_specs(schema)])
     _append(run, shard, schema, nothing, Frontier.from_wire(upper))
     return OK
 
