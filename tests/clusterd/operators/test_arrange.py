@@ -1,0 +1,131 @@
+"""A round arranged in pieces is the batch that one sort would give; what is given up leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, Round
+from clusterd.operators.arrange import Arranger
+from clusterd.operators.export_index import ExportIndex
+from shm_arrangements.builder import HeapAllocator, build_batch
+from shm_arrangements.columns import Column, ColumnSpec, ColumnType
+from shm_arrangements.description import Description
+from shm_arrangements.frontier import Frontier
+from shm_arrangements.instance import Instance
+from shm_arrangements.read import scan_at
+from shm_arrangements.schema import ArrangementSchema
+from shm_arrangements.segment import SegmentAllocator
+from shm_arrangements.updates import Updates
+from shm_arrangements.writer import IndexWriter
+
+COLUMNS: Columns = (
+    ColumnSpec("k", ColumnType.INT64, True),
+    ColumnSpec("v", ColumnType.TEXT, False),
+)
+TYPES = [ColumnType.INT64, ColumnType.TEXT]
+HEAP = HeapAllocator()
+
+
+@pytest.fixture
+def index() -> Iterator[IndexWriter]:
+    with Instance.create() as instance:
+        writer = IndexWriter(SegmentAllocator(instance.token, 0), 1, 1, ArrangementSchema(COLUMNS, (0,)), 0)
+        yield writer
+        writer.close()
+
+
+def many(seed: int, n: int, times: tuple[int, int]) -> Updates:
+    rng = np.random.default_rng(seed)
+    texts = Column.from_pylist(ColumnType.TEXT, [f"text {i}" for i in range(100)])
+    keys = Column(ColumnType.INT64, rng.integers(0, max(n // 3, 1), n), None, rng.random(n) < 0.9).canonical()
+    return Updates(
+        (keys, texts.take(rng.integers(0, 100, n))),
+        rng.integers(*times, n).astype(np.uint64),
+        rng.choice(np.array([-1, 1, 1, 2], np.int64), n),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", [(0,), (1, 0), ()])
+@pytest.mark.parametrize("n", [0, 1, 1000, BLOCK_ROWS, 3 * BLOCK_ROWS + 17])
+def test_pieces_give_the_batch_that_one_sort_gives(n: int, key: tuple[int, ...]) -> None:
+    schema = ArrangementSchema(COLUMNS, key)
+    description = Description(Frontier.at(3), Frontier.at(9), Frontier.at(2))
+    updates = many(n, n, (3, 9))
+    wanted = build_batch(updates, schema, description, HEAP)
+    arranger, rng, at = Arranger(schema), random.Random(n), 0
+    while at < n:
+        to = min(n, at + rng.choice([10, 5000, BLOCK_ROWS]))
+        for _ in arranger.add(updates.slice(at, to)):
+            pass
+        at = to
+    assert arranger.rows >= len(wanted)
+    for _ in arranger.seal(description, HEAP):
+        pass
+    got = arranger.take()
+    assert got.description == description
+    got.validate_state()
+    assert got.codes.tobytes() == wanted.codes.tobytes()
+    assert got.times.tobytes() == wanted.times.tobytes()
+    assert got.diffs.tobytes() == wanted.diffs.tobytes()
+    assert [c.to_pylist() for c in got.columns] == [c.to_pylist() for c in wanted.columns]
+    assert arranger.rows == 0
+
+
+def test_what_cancels_is_gone_before_the_round_ends() -> None:
+    arranger = Arranger(ArrangementSchema(COLUMNS, (0,)))
+    updates = many(1, BLOCK_ROWS, (3, 4))
+    for part in (updates, updates.with_columns(updates.columns), updates):
+        back = Updates(part.columns, part.times, -part.diffs)
+        for block in (part, back):
+            for _ in arranger.add(block):
+                pass
+    assert arranger.rows < 2 * BLOCK_ROWS
+
+
+def test_a_round_is_exported_at_its_end_and_an_empty_one_seals(index: IndexWriter) -> None:
+    export = ExportIndex(COLUMNS, index)
+    export.start(Round(0, Frontier.at(5), 2))
+    oks = Updates.from_rows(TYPES, [((1, "a"), 2, 1), ((2, "b"), 4, 1)])
+    errs = Updates.from_rows([ColumnType.TEXT], [(("eval-error: x",), 3, 1)])
+    assert not [*export.push(0, Delta(oks, errs))]
+    assert index.upper == Frontier.minimum(), "nothing shows before the round is over"
+    assert not any(map(len, export.finish()))
+    assert index.upper == Frontier.at(5)
+    columns, counts = scan_at(index.oks.reader().batches(), 4)
+    assert sorted(zip(*(c.to_pylist() for c in columns), strict=True)) == [(1, "a"), (2, "b")]
+    assert counts.tolist() == [1, 1]
+    assert scan_at(index.errs.reader().batches(), 3)[0][0].to_pylist() == ["eval-error: x"]
+    for upper in (Frontier.at(9), Frontier.empty()):
+        export.start(Round(index.upper.time, upper, 2))
+        assert not [*export.finish()]
+        assert index.upper == upper
+    assert len(index.oks.reader().batches()) == 1
+
+
+@pytest.mark.slow
+def test_an_export_given_up_at_any_piece_leaves_no_segment(index: IndexWriter) -> None:
+    names = {n for n in os.listdir("/dev/shm") if index.oks.allocator.token in n}
+    updates = many(7, 2 * BLOCK_ROWS + 5, (2, 4))
+    errs = Updates.from_rows([ColumnType.TEXT], [(("eval-error: x",), 3, 1)])
+    for stop in (1, 2, 3, 6, 9, 12, 1000):
+        export = ExportIndex(COLUMNS, index)
+        export.start(Round(0, Frontier.at(5), 2))
+        for at in range(0, len(updates), BLOCK_ROWS):
+            part = updates.slice(at, min(at + BLOCK_ROWS, len(updates)))
+            for _ in export.push(0, Delta(part, errs)):
+                pass
+        work = export.finish()
+        for _, _ in zip(range(stop), work, strict=False):
+            pass
+        if index.upper != Frontier.minimum():
+            break
+        work.close()  # type: ignore[attr-defined]
+        export.close()
+        assert {n for n in os.listdir("/dev/shm") if index.oks.allocator.token in n} == names
+    assert index.upper == Frontier.at(5), "the last one was run to its end"
