@@ -64,7 +64,7 @@ class Replica:
     pids: Mapping[str, int]
     process: subprocess.Popen[bytes]
     config: Mapping[str, Value]
-    data_dir: Path | None
+    data_dir: Path
     directory: Path
     _last_stderr: str = dataclasses.field(default="", repr=False)
 
@@ -129,17 +129,17 @@ def launch(
 ) -> Replica:
     """Start `clusterd serve` and wait until it is ready.
 
-    interactive_workers: how many, if `config` has `enable_two_runtime_compute` on; else the replica is Solo.
-    listen: `unix:PATH`; a fresh path if None. detach: in a session of its own, so that a ^C meant for us does
-    not reach it. deadline_s: for READY; a first start compiles kernels.
-    Raises: LaunchError; Refusal (`unknown-setting`, `bad-message`) for a wrong `config`.
+    data_dir: of the shards; None is a fresh one, which ends with the replica. interactive_workers: how
+    many, if `config` has `enable_two_runtime_compute` on; else the replica is Solo. listen: `unix:PATH`;
+    a fresh path if None. detach: in a session of its own, so that a ^C meant for us does not reach it.
+    deadline_s: for READY; a first start compiles kernels. Raises: LaunchError; Refusal
+    (`unknown-setting`, `bad-message`) for a wrong `config`.
     """
     settings = merge_settings(DEFAULTS, config or {})
     directory = Path(tempfile.mkdtemp(prefix="clusterd-"))
     address = listen if listen is not None else f"unix:{directory / 'socket'}"
-    command = [sys.executable, "-m", "clusterd", "serve", "--listen", address]
-    if data_dir is not None:
-        command += ["--data-dir", os.fspath(data_dir)]
+    shards = Path(data_dir) if data_dir is not None else directory / "data"
+    command = [sys.executable, "-m", "clusterd", "serve", "--listen", address, "--data-dir", str(shards)]
     if settings["enable_two_runtime_compute"]:
         command += ["--interactive-workers", str(interactive_workers)]
     if test_hooks:
@@ -163,7 +163,7 @@ def launch(
         pids=ready.pids,
         process=process,
         config=dict(config or {}),
-        data_dir=Path(data_dir) if data_dir is not None else None,
+        data_dir=shards,
         directory=directory,
     )
 
