@@ -1,0 +1,321 @@
+"""Join: the pairs of rows with equal keys, kept up to date by the changes of either side.
+
+With A = A_old + dA and B = B_old + dB, the change of the join is dA x B_old + A_old x dB + dA x dB, each pair
+of updates at the greater of its times. Old is what has a time before the round's lower; in the first round
+nothing is old, and all of it is change. Batches are sorted by the hash of the key, so a small change finds
+its partners in a large side by search. So every pair is met exactly once, in the round of its later update.
+
+A side is an arrangement that was imported, read in place by its times, or a stream that this operator
+arranges for itself: the round's updates are sorted into a batch, joined, and added to a private spine, in
+which all that came before may be rounded up to the present. Pairs are found in pieces, their columns gathered
+at once and only those wanted, and given on in blocks: a join that explodes needs no memory, and one that
+finds nothing still pauses.
+
+Does not: compute keys or filters (`closure` does, a block at a time), consolidate its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusterd.dataflow.operator import (
+    BLOCK_ROWS,
+    ArrangedInput,
+    Columns,
+    Delta,
+    OperatorStatistics,
+    Round,
+    types_of,
+)
+from clusterd.operators.arrange_round import arrange
+from clusterd.operators.faults import NO_ERRS, Faults
+from clusterd.operators.join_overflow import OverflowWatch
+from clusterd.operators.join_tactic import PIECE_STEPS, JoinTactic, KernelTactic, Pairs, Part
+from shm_arrangements.batch import Batch
+from shm_arrangements.builder import HeapAllocator
+from shm_arrangements.description import Description
+from shm_arrangements.errors import InvariantViolation
+from shm_arrangements.frontier import MAX_TIME, Frontier
+from shm_arrangements.schema import ArrangementSchema
+from shm_arrangements.spine import Spine
+from shm_arrangements.updates import Updates
+
+__all__ = ["Arranged", "Closure", "JoinOperator", "Streamed"]
+
+Words = NDArray[np.uint64]
+
+Closure = Callable[[Updates], Delta]
+
+# A batch with such a diff is never merged, so that the sums in a spine stay within 64 bits.
+_APART = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """A side that comes as a stream of rows of `columns`; `key`: distinct positions, in the order of the
+    pairs.
+    """
+
+    columns: Columns
+    key: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Arranged:
+    """A side that is an imported arrangement, by its own key."""
+
+    input: ArrangedInput
+
+
+class JoinOperator:
+    """Rows of left, then of right, where the keys are equal position by position; NULL matches nothing.
+
+    left, right: the streamed ones among them are ports 0, 1 in this order.
+    null_safe: NULL matches NULL. output_columns: which columns of the joined row to give, None for all.
+    closure: turns a block of those columns into what is given on; its columns are `closure_columns`.
+    Raises: ValueError if the keys differ in number or types.
+    """
+
+    def __init__(
+        self,
+        left: Streamed | Arranged,
+        right: Streamed | Arranged,
+        *,
+        null_safe: bool = False,
+        output_columns: Sequence[int] | None = None,
+        closure: Closure | None = None,
+        closure_columns: Columns | None = None,
+        tactic: JoinTactic | None = None,
+    ) -> None:
+        self._sides = _side(left), _side(right)
+        self._ports = [side for side in self._sides if isinstance(side, _StreamedSide)]
+        schemas = [side.schema for side in self._sides]
+        keys = [tuple(spec.type for spec in schema.key_specs) for schema in schemas]
+        if keys[0] != keys[1]:
+            raise ValueError(f"keys of a join differ: {keys[0]} and {keys[1]}")
+        joined = (*schemas[0].columns, *schemas[1].columns)
+        wanted = range(len(joined)) if output_columns is None else output_columns
+        arity = len(schemas[0].columns)
+        # Per output column: which side, and its place there.
+        self._gather = tuple((0, k) if k < arity else (1, k - arity) for k in wanted)
+        self._plain: Columns = tuple(joined[k] for k in wanted)
+        if (closure is None) != (closure_columns is None):
+            raise ValueError("a closure says its columns")
+        self.schema: Columns = self._plain if closure_columns is None else closure_columns
+        self._types = types_of(self.schema)
+        self._closure = closure
+        self._null_safe = null_safe
+        self._tactic: JoinTactic = KernelTactic(BLOCK_ROWS) if tactic is None else tactic
+        self._watch = OverflowWatch(schemas[0], schemas[1])
+        self._round: Round | None = None
+        self._steps = 0
+
+    def start(self, round: Round) -> None:
+        self._round = round
+
+    def push(self, port: int, delta: Delta) -> Iterator[Delta]:
+        if len(delta.oks):
+            self._ports[port].blocks.append(delta.oks)
+        if len(delta.errs):
+            yield Delta(Updates.empty(self._types), delta.errs)
+
+    def finish(self) -> Iterator[Delta]:
+        round = self._round
+        if round is None:
+            raise InvariantViolation("a round that was not started is finished")
+        pause = Delta.empty(self._types)
+        for side in self._sides:
+            errs = side.errs()
+            if len(errs):
+                yield Delta(pause.oks, errs)
+            for _ in side.prepare(round):
+                yield pause
+        old = [side.old(round) for side in self._sides]
+        new = [side.new(round) for side in self._sides]
+        as_of = round.as_of if round.is_first else 0
+        out = _Block(self._gather)
+        spent = 0
+        for left, right in _terms(old, new):
+            for pairs in self._tactic.pairs(left, right, as_of, self._null_safe, out.room):
+                out.add(left.batch, right.batch, pairs)
+                if len(pairs.wide[0]):
+                    self._watch.note(left, right, pairs, as_of)
+                spent += pairs.steps
+                self._steps += pairs.steps
+                if out.room() == 0:
+                    yield self._give(out)
+                    spent = 0
+                elif spent >= PIECE_STEPS:
+                    yield pause
+                    spent = 0
+        if len(out):
+            yield self._give(out)
+        yield from self._correct((old[0], old[1]), (new[0], new[1]), as_of)
+        for side in self._sides:
+            side.finish(round)
+        self._round = None
+
+    def _give(self, out: _Block) -> Delta:
+        updates = out.take()
+        return Delta.of(updates) if self._closure is None else self._closure(updates)
+
+    def _correct(
+        self, old: tuple[list[Part], list[Part]], new: tuple[list[Part], list[Part]], as_of: int
+    ) -> Iterator[Delta]:
+        faults = Faults()
+        for correction in self._watch.corrections(old, new, as_of, faults):
+            sides = correction.left, correction.right
+            columns = tuple(sides[side][k] for side, k in self._gather)
+            one = Updates(columns, np.array([correction.time], np.uint64), np.array([correction.diff]))
+            yield Delta.of(one) if self._closure is None else self._closure(one)
+        if len(faults):
+            yield Delta(Updates.empty(self._types), faults.take())
+
+    def statistics(self) -> OperatorStatistics:
+        """touched_rows: steps of search and pairs looked at."""
+        parts = [side.spine.statistics() for side in self._ports]
+        return OperatorStatistics(
+            state_rows=sum(p.updates for p in parts),
+            state_bytes=sum(p.nbytes for p in parts),
+            touched_rows=self._steps,
+        )
+
+    def close(self) -> None:
+        for side in self._ports:
+            side.close()
+
+
+def _terms(old: list[list[Part]], new: list[list[Part]]) -> Iterator[tuple[Part, Part]]:
+    """Every pair of updates of which one is new, once."""
+    for left in new[0]:
+        for right in old[1]:
+            yield left, right
+    for right in new[1]:
+        for left in old[0]:
+            yield left, right
+    for left in new[0]:
+        for right in new[1]:
+            yield left, right
+
+
+class _Block:
+    """Output rows on their way: gathered piece by piece, given on when there are BLOCK_ROWS."""
+
+    def __init__(self, gather: tuple[tuple[int, int], ...]) -> None:
+        self._gather = gather
+        self._parts: list[Updates] = []
+        self._rows = 0
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def room(self) -> int:
+        return BLOCK_ROWS - self._rows
+
+    def add(self, left: Batch, right: Batch, pairs: Pairs) -> None:
+        if len(pairs.times) == 0:
+            return
+        sides = left.row_columns(), right.row_columns()
+        rows = pairs.left, pairs.right
+        columns = tuple(sides[side][k].take(rows[side]) for side, k in self._gather)
+        self._parts.append(Updates(columns, pairs.times, pairs.diffs))
+        self._rows += len(pairs.times)
+
+    def take(self) -> Updates:
+        updates = Updates.concat(self._parts)
+        self._parts, self._rows = [], 0
+        return updates
+
+
+def _window(round: Round) -> tuple[int, int]:
+    limit = round.limit
+    return round.lower, MAX_TIME if limit.is_empty else limit.time - 1
+
+
+class _StreamedSide:
+    """Arranges what is pushed; keeps all earlier rounds in a private spine."""
+
+    def __init__(self, streamed: Streamed) -> None:
+        self.schema = ArrangementSchema(streamed.columns, streamed.key)
+        self.blocks: list[Updates] = []
+        self.spine = Spine(self.schema, HeapAllocator())
+        self._delta: list[Batch] = []
+        self._apart: list[Batch] = []
+
+    def errs(self) -> Updates:
+        return NO_ERRS
+
+    def prepare(self, round: Round) -> Iterator[None]:
+        blocks, self.blocks = self.blocks, []
+        description = Description(Frontier.at(round.lower), round.upper, Frontier.minimum())
+        for batch in arrange(blocks, self.schema, description):
+            if batch is None:
+                yield
+            else:
+                self._delta.append(batch)
+
+    def old(self, round: Round) -> list[Part]:
+        # Rounded up to the round's lower perhaps, so not judged by time: all of it is old.
+        return [Part(batch, 0, MAX_TIME) for batch in (*self.spine.batches(), *self._apart) if len(batch)]
+
+    def new(self, round: Round) -> list[Part]:
+        return [Part(batch, *_window(round)) for batch in self._delta]
+
+    def finish(self, round: Round) -> None:
+        """Add the round to the past, which no later round tells apart from its own lower."""
+        delta, self._delta = self._delta, []
+        if round.upper.is_empty:
+            self.close()
+            return
+        for batch in delta or [Batch.empty(self.schema, _through(round.lower, round))]:
+            if len(batch) and max(int(batch.diffs.max()), -int(batch.diffs.min())) >= _APART:
+                self._apart.append(batch)
+                batch = Batch.empty(self.schema, batch.description)
+            self.spine.insert(batch.with_description(_through(self.spine.upper.time, round)))
+        self.spine.set_logical_compaction(round.upper)
+
+    def close(self) -> None:
+        self.blocks, self._delta, self._apart = [], [], []
+        self.spine = Spine(self.schema, HeapAllocator())
+
+
+def _through(lower: int, round: Round) -> Description:
+    return Description(Frontier.at(lower), round.upper, Frontier.minimum())
+
+
+class _ArrangedSide:
+    """Reads an imported arrangement in place."""
+
+    def __init__(self, arranged: Arranged) -> None:
+        self._input = arranged.input
+        self.schema = arranged.input.schema
+
+    def errs(self) -> Updates:
+        return self._input.errs_delta()
+
+    def prepare(self, round: Round) -> Iterator[None]:
+        return iter(())
+
+    def old(self, round: Round) -> list[Part]:
+        if round.is_first:
+            return []
+        before = Frontier.at(round.lower)
+        return [
+            Part(batch, 0, round.lower - 1)
+            for batch in self._input.history()
+            if len(batch) and batch.description.lower.precedes(before)
+        ]
+
+    def new(self, round: Round) -> list[Part]:
+        return [Part(batch, *_window(round)) for batch in self._input.delta() if len(batch)]
+
+    def finish(self, round: Round) -> None:
+        """Nothing is kept."""
+
+
+def _side(side: Streamed | Arranged) -> _StreamedSide | _ArrangedSide:
+    return _StreamedSide(side) if isinstance(side, Streamed) else _ArrangedSide(side)
