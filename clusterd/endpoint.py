@@ -75,10 +75,10 @@ class _Client:
 
     __slots__ = ("closing", "inbox", "link", "mask", "session", "socket")
 
-    def __init__(self, connected: socket.socket, session: int, limit_bytes: int) -> None:
+    def __init__(self, connected: socket.socket, session: int, limit_bytes: int, buffer: bytearray) -> None:
         self.socket = connected
         self.session = session
-        self.link = FrameLink(connected.fileno(), limit_bytes=limit_bytes)
+        self.link = FrameLink(connected.fileno(), limit_bytes=limit_bytes, buffer=buffer)
         self.inbox: deque[bytes] = deque()
         self.mask = _IN
         self.closing = False
@@ -97,8 +97,9 @@ class Endpoint:
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._listener: socket.socket = spec.listener
         self._control = spec.control
+        self._buffer = bytearray(self._config.read_bytes)  # of every link
         self._pipes = [link.pipe for link in spec.links]
-        self._workers = [FrameLink(pipe.fileno()) for pipe in self._pipes]
+        self._workers = [FrameLink(pipe.fileno(), buffer=self._buffer) for pipe in self._pipes]
         self._worker_masks = [_IN] * len(self._workers)
         self._full: set[int] = set()
         self._not_ready = set(range(len(self._workers)))
@@ -191,7 +192,7 @@ class Endpoint:
         if connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._last_session += 1
-        client = _Client(connected, self._last_session, self._config.max_frame_bytes)
+        client = _Client(connected, self._last_session, self._config.max_frame_bytes, self._buffer)
         self._clients[client.session] = client
         self._watch(client.link.fd, lambda mask: self._on_client(client, mask))
         self._mux.handle(Opened(client.session))

@@ -2,8 +2,8 @@
 
 Nothing here ever waits. What cannot be written stays queued, in order, and `wants_write` says so; a reader
 that stops reading costs its queue and nothing else, and whoever queues looks at `out_bytes` and decides.
-Frames go out by `writev`, so a large answer is passed on without being copied; they come in through one
-buffer that all links share, so that a small message costs one read and one copy.
+Frames go out by `writev`, so a large answer is passed on without being copied; they come in through a buffer
+that the links of one loop may share, so that a small message costs one read and one copy.
 
 Does not: own the descriptor, wait for it, know what is inside a frame.
 """
@@ -18,16 +18,14 @@ from collections.abc import Sequence
 from controller_proto.errors import FrameTooLarge
 from controller_proto.framing import HEADER_BYTES, FrameDecoder
 
-__all__ = ["MAX_PIPE_FRAME_BYTES", "FrameLink"]
+__all__ = ["MAX_PIPE_FRAME_BYTES", "READ_BYTES", "FrameLink"]
 
 MAX_PIPE_FRAME_BYTES = (1 << 32) - 1  # between our own processes: what the header can say
 
-_READ_BYTES = 256 << 10
+READ_BYTES = 256 << 10  # a unix socket's buffer holds about as much
 _WRITE_BYTES = 1 << 20  # handed to one writev: no socket buffer takes more
 _WRITE_PARTS = 512  # below IOV_MAX
 _HEADER = struct.Struct(">I")
-_shared = bytearray(_READ_BYTES)
-_view = memoryview(_shared)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -35,10 +33,25 @@ Buffer = bytes | bytearray | memoryview
 class FrameLink:
     """One end of a stream of frames. The descriptor must be non-blocking (`os.set_blocking`)."""
 
-    __slots__ = ("_decoder", "_out", "broken", "ended", "fd", "held", "limit_bytes", "out_bytes")
+    __slots__ = (
+        "_buffer",
+        "_decoder",
+        "_out",
+        "_view",
+        "broken",
+        "ended",
+        "fd",
+        "held",
+        "limit_bytes",
+        "out_bytes",
+    )
 
-    def __init__(self, fd: int, *, limit_bytes: int = MAX_PIPE_FRAME_BYTES) -> None:
-        """limit_bytes: of a frame that is received."""
+    def __init__(
+        self, fd: int, *, limit_bytes: int = MAX_PIPE_FRAME_BYTES, buffer: bytearray | None = None
+    ) -> None:
+        """limit_bytes: of a received frame. buffer: to read into; links of one thread may share one."""
+        self._buffer = bytearray(READ_BYTES) if buffer is None else buffer
+        self._view = memoryview(self._buffer)
         self.fd = fd
         self.limit_bytes = limit_bytes
         self.held = False  # while set nothing is written
@@ -88,13 +101,14 @@ class FrameLink:
 
     def drop_unsent(self) -> None:
         """Forget the frames of which nothing was written yet."""
-        while len(self._out) > self._parts_begun():
+        keep = self._parts_begun()
+        while len(self._out) > keep:
             self.out_bytes -= len(self._out.pop())
 
     def on_readable(self) -> list[bytes]:
         """Read once; return the frames now whole. Sets `ended` at EOF, `broken` at an illegal length."""
         try:
-            count = os.readv(self.fd, (_shared,))
+            count = os.readv(self.fd, (self._buffer,))
         except BlockingIOError:
             return []
         except OSError:
@@ -104,10 +118,10 @@ class FrameLink:
             return []
         decoder = self._decoder
         if not decoder.pending_bytes and count >= HEADER_BYTES:
-            (length,) = _HEADER.unpack_from(_shared)
+            (length,) = _HEADER.unpack_from(self._buffer)
             if length == count - HEADER_BYTES and length <= self.limit_bytes:
-                return [bytes(_view[HEADER_BYTES:count])]
-        decoder.receive(_view[:count])
+                return [bytes(self._view[HEADER_BYTES:count])]
+        decoder.receive(self._view[:count])
         frames = []
         try:
             while (frame := decoder.next_frame()) is not None:

@@ -1,4 +1,4 @@
-"""A worker that only talks: answers every peek at once with one row, validates all, does what its data dir says.
+"""A worker that only talks: validates everything, and answers every peek at once with one row.
 
 Entry for the supervisor's and the endpoint's tests; runs in a process or in a thread. Peeks at time 99 stay
 parked. A peek of key `boom` raises, `full` is out of shared memory, `hang` makes it deaf to Stop.
