@@ -55,7 +55,7 @@ class Batcher:
         self._blocks.append((least, int(updates.times.max()), updates))
 
     def seal(self, upper: Frontier) -> Updates:
-        """All updates before `upper`, which becomes the upper; the rest waits on. Neither sorted nor consolidated.
+        """All updates before `upper`, which becomes the upper; neither sorted nor consolidated.
 
         Raises: InvariantViolation if `upper` regresses.
         """
