@@ -27,7 +27,7 @@ from controller_proto.expr import ColumnRef, Expr
 from shm_arrangements.columns import Column, ColumnSpec
 from shm_arrangements.updates import Updates
 
-__all__ = ["MfpOperator", "Stage", "StageSpec", "apply_stages", "is_infallible"]
+__all__ = ["MfpOperator", "Stage", "StageSpec", "apply_stages", "compile_stages"]
 
 _STATELESS: Final = OperatorStatistics()
 
@@ -49,7 +49,8 @@ class StageSpec:
 class Stage:
     """A StageSpec compiled for its input's columns.
 
-    columns: of its output. fallible: whether a row can become an error here.
+    columns: of its output. fallible: whether a row can become an error here. judged: the computed columns,
+    counted before the projection, whose errors are a row's because they are projected.
 
     Raises Refusal(`invalid-plan`) from the compiler, or for a column out of range.
     """
@@ -75,9 +76,9 @@ class Stage:
         self._kept = kept
         self._early = self._closure(() if self._predicate is None else self._predicate.references)
         self._late = self._closure(kept)
-        self._judged = sorted(failing.intersection(kept))
+        self.judged: list[int] = sorted(failing.intersection(kept))
         judging = self._predicate is not None and self._predicate.fallible
-        self.fallible = judging or bool(failing.intersection(self._early)) or bool(self._judged)
+        self.fallible = judging or bool(failing.intersection(self._early)) or bool(self.judged)
         self.columns: Columns = tuple(wide[i] for i in kept)
 
     def _closure(self, references: Iterable[int]) -> list[int]:
@@ -126,7 +127,7 @@ class Stage:
 
     def _projected_errors(self, cells: dict[int, Evaluated]) -> Codes | None:
         codes: Codes | None = None
-        for index in self._judged:
+        for index in self.judged:
             more = cells[index].errors
             if more is not None:
                 codes = more if codes is None else np.where(codes != 0, codes, more)
@@ -159,6 +160,15 @@ def _errors(updates: Updates, codes: Codes) -> Updates:
     return Updates(texts, updates.times.take(rows), updates.diffs.take(rows))
 
 
+def compile_stages(specs: Sequence[StageSpec], columns: Columns) -> tuple[Stage, ...]:
+    """Each over what the one before it gives. Raises Refusal(`invalid-plan`)."""
+    stages: list[Stage] = []
+    for spec in specs:
+        stages.append(Stage(spec, columns))
+        columns = stages[-1].columns
+    return tuple(stages)
+
+
 def apply_stages(stages: Sequence[Stage], delta: Delta) -> Delta:
     """`delta` through all stages, in order."""
     oks, errs = delta.oks, [delta.errs]
@@ -169,22 +179,13 @@ def apply_stages(stages: Sequence[Stage], delta: Delta) -> Delta:
     return Delta(oks, Updates.concat(errs))
 
 
-def is_infallible(stages: Iterable[Stage]) -> bool:
-    """Whether no row can become an error, so that rows may be dropped before or after alike."""
-    return not any(stage.fallible for stage in stages)
-
-
 class MfpOperator:
     """One or more fused stages over one input."""
 
     def __init__(self, stages: Sequence[StageSpec], columns: Columns) -> None:
         """columns: of the input. Raises Refusal(`invalid-plan`)."""
-        self._stages: list[Stage] = []
-        for spec in stages:
-            stage = Stage(spec, columns)
-            self._stages.append(stage)
-            columns = stage.columns
-        self.schema = columns
+        self._stages = compile_stages(stages, columns)
+        self.schema: Columns = self._stages[-1].columns if self._stages else columns
 
     def start(self, round: Round) -> None:
         """Nothing depends on the round."""

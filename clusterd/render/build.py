@@ -13,10 +13,11 @@ from typing import Protocol
 
 from clusterd.dataflow.exchange import ExchangeFactory, identity_exchange
 from clusterd.dataflow.graph import Clock, Graph
-from clusterd.dataflow.operator import ArrangedInput, Columns, Operator, Source
+from clusterd.dataflow.operator import ArrangedInput, Columns, Delta, Operator, Source
 from clusterd.operators.distinct import DistinctOperator
 from clusterd.operators.export_index import ExportIndex
-from clusterd.operators.mfp import MfpOperator
+from clusterd.operators.join import Arranged, Closure, JoinOperator, Streamed
+from clusterd.operators.mfp import MfpOperator, apply_stages, compile_stages
 from clusterd.operators.negate import NegateOperator
 from clusterd.operators.reduce import ReduceOperator
 from clusterd.operators.reduce_tactic import AggregateCall
@@ -32,7 +33,9 @@ from clusterd.render.physical import (
     Node,
     PhysicalPlan,
     ReduceNode,
+    Side,
     SourceNode,
+    StreamSide,
     TopKNode,
     UnionNode,
     inputs_of,
@@ -40,6 +43,7 @@ from clusterd.render.physical import (
 from controller_proto.dataflow import Export, IndexImport, SourceImport
 from controller_proto.ids import GlobalId
 from shm_arrangements.errors import InvariantViolation
+from shm_arrangements.updates import Updates
 from shm_arrangements.writer import IndexWriter
 
 __all__ = ["Environment", "ImportedIndex", "build_graph"]
@@ -144,4 +148,27 @@ class _Building:
         return self._plan.nodes[number].columns
 
     def _join(self, node: JoinNode) -> tuple[Operator, str, dict[int, tuple[int, ...]]]:
-        raise NotImplementedError
+        sides = [self._side(node.left), self._side(node.right)]
+        streams = [side for side in (node.left, node.right) if isinstance(side, StreamSide)]
+        closure: Closure | None = None
+        if node.closure:
+            joined = node.left.columns + node.right.columns
+            columns = joined if node.output is None else tuple(joined[column] for column in node.output)
+            stages = compile_stages(node.closure, columns)
+
+            def closure(updates: Updates) -> Delta:
+                return apply_stages(stages, Delta.of(updates))
+
+        operator = JoinOperator(
+            *sides,
+            null_safe=node.null_safe,
+            output_columns=node.output,
+            closure=closure,
+            closure_columns=node.columns if node.closure else None,
+        )
+        return operator, "join", {port: side.key for port, side in enumerate(streams)}
+
+    def _side(self, side: Side) -> Arranged | Streamed:
+        if isinstance(side, StreamSide):
+            return Streamed(side.columns, side.key)
+        return Arranged(self._indexes[side.index][1])

@@ -82,12 +82,7 @@ def _line(node: Node) -> str:
         case MfpNode():
             return "Mfp " + " then ".join(map(_stage, node.stages))
         case JoinNode():
-            arity = len(node.left.columns)
-            pairs = zip(node.left.key, node.right.key, strict=True)
-            equal = " AND ".join(f"#{a} = #{arity + b}" for a, b in pairs)
-            return (
-                "Join" + (f" on=({equal})" if equal else "") + (" null_safe" if node.null_safe else "")
-            ).strip()
+            return _join(node)
         case ReduceNode():
             calls = ", ".join(map(_aggregate, node.aggregates))
             return f"Reduce group_by={_columns(range(node.keys))} aggregates=[{calls}]"
@@ -101,6 +96,16 @@ def _line(node: Node) -> str:
             return "Negate"
         case ExportNode(_, export):
             return f"Export {export.kind} {export.id} on={export.on} key={_columns(export.key)}"
+
+
+def _join(node: JoinNode) -> str:
+    arity = len(node.left.columns)
+    pairs = zip(node.left.key, node.right.key, strict=True)
+    equal = " AND ".join(f"#{a} = #{arity + b}" for a, b in pairs)
+    text = "Join" + (f" on=({equal})" if equal else "") + (" null_safe" if node.null_safe else "")
+    if node.output is not None:
+        text += f" output=({', '.join(f'#{column}' for column in node.output)})"
+    return " then ".join((text, *map(_stage, node.closure)))
 
 
 def _columns(columns: Iterable[int]) -> str:

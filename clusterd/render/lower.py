@@ -10,6 +10,8 @@ Decided here, and nowhere else:
   columns, in whatever order: the pairs follow the index. Stages pending on that side go behind the join, if
   they cannot fail (what fails there must be an error whether or not the row finds a partner). Any other side
   is streamed and arranged by the join.
+- What is pending on a join when its stream is needed becomes its closure: columns that nobody reads are not
+  gathered, rows that nobody wants not handed on.
 - A collection with several imported indexes is streamed from the first.
 
 Does not: build operators (build.py), type the plan (typing_rules.py has).
@@ -51,6 +53,7 @@ from clusterd.render.stages import (
     columns_after,
     infallible,
     merged,
+    narrowed,
     references,
     renumbered,
     traced,
@@ -82,12 +85,13 @@ def lower(
 class _Relation:
     """A collection: `columns` as they come out of the pending `stages` over `base` columns of a node.
 
-    arranged: the indexes of the collection at the base, if it is imported by index. Its node, and the node
-    with the stages applied, are made when first needed.
+    arranged: the indexes of the collection at the base, if it is imported by index. join: the base, if it is
+    a join that is no node yet. Nodes are made when first needed: the base, and that with the stages applied.
     """
 
     base: Columns
     node: int | None = None
+    join: JoinNode | None = None
     arranged: tuple[Export, ...] = ()
     stages: tuple[StageSpec, ...] = ()
     columns: Columns = ()
@@ -133,7 +137,11 @@ class _Lowering:
     def dataflow(self, body: DataflowBody) -> PhysicalPlan:
         for build in body.builds:
             self._where = f"build {build.id}"
-            self._relations[build.id] = self._plan(build.plan)
+            relation = self._plan(build.plan)
+            if relation.join is not None:
+                # Others may read the build: there is to be one join, whatever they do with it.
+                relation = _Relation(relation.columns, self._stream(relation), columns=relation.columns)
+            self._relations[build.id] = relation
         for export in self._header.exports:
             relation = self._relations[export.on]
             self._add(ExportNode(self._stream(relation), export, relation.columns))
@@ -148,6 +156,12 @@ class _Lowering:
 
     def _stream(self, relation: _Relation) -> int:
         """The node whose output the relation is."""
+        if relation.streamed is None and relation.join is not None:
+            join = relation.join
+            output, closure = narrowed(merged(relation.stages, relation.base), len(relation.base))
+            relation.streamed = self._add(
+                replace(join, output=output, closure=closure, columns=relation.columns)
+            )
         if relation.streamed is None:
             node = relation.node
             if node is None:
@@ -242,9 +256,8 @@ class _Lowering:
         sides = [self._plan(each) for each in plan.inputs]
         split = _split(plan, len(sides[0].columns))
         left, right = self._choose(sides, split)
-        node = self._made(
-            JoinNode(left.side, right.side, plan.null_safe, left.side.columns + right.side.columns)
-        )
+        columns = left.side.columns + right.side.columns
+        join = JoinNode(left.side, right.side, plan.null_safe, None, (), columns)
         stages: list[StageSpec] = []
         widths = [len(left.side.columns), len(right.side.columns)]
         for which, prepared in enumerate((left, right)):
@@ -257,7 +270,7 @@ class _Lowering:
         stages.append(StageSpec((), (), kept))
         if split.mixed:
             stages.append(StageSpec((), tuple(split.mixed)))
-        return node.then(*stages)
+        return _Relation(columns, join=join, columns=columns).then(*stages)
 
     def _choose(self, sides: Sequence[_Relation], split: _Split) -> tuple[_Prepared, _Prepared]:
         """How each side takes part. An index orders the pairs; two serve together if they agree on it."""

@@ -70,11 +70,16 @@ Side = StreamSide | IndexSide
 
 @dataclass(frozen=True, slots=True)
 class JoinNode:
-    """Rows of left, then of right, where the keys are equal, position by position."""
+    """Rows of left, then of right, where the keys are equal, position by position.
+
+    Of the joined row only the columns `output` are made (None: all), and `closure` is applied to them.
+    """
 
     left: Side
     right: Side
     null_safe: bool
+    output: tuple[int, ...] | None
+    closure: tuple[StageSpec, ...]
     columns: Columns
 
 

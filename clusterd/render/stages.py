@@ -10,12 +10,15 @@ Does not: evaluate, or decide what is worth doing (lower.py does).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from clusterd.dataflow.operator import Columns
 from clusterd.operators.mfp import Stage, StageSpec
 from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal
 
-__all__ = ["behind_join", "columns_after", "infallible", "merged", "references", "renumbered", "traced"]
+__all__ = [
+    "behind_join", "columns_after", "infallible", "merged", "narrowed", "references", "renumbered", "traced",
+]  # fmt: skip
 
 
 def references(expr: Expr) -> frozenset[int]:
@@ -68,25 +71,32 @@ def _projection(spec: StageSpec, arity: int) -> tuple[int, ...]:
 def merged(stages: Sequence[StageSpec], columns: Columns) -> tuple[StageSpec, ...]:
     """The same as fewer stages, none of them the identity.
 
-    Two become one if the first cannot fail, and either drops no row or is followed by predicates that cannot
-    fail: else a row that the first drops for a NULL could fail in the second's predicates.
+    A stage that only projects joins the one before it, if it keeps every column that can fail. Else two
+    become one if the first cannot fail, and either drops no row or is followed by predicates that cannot
+    fail: or a row that the first drops for a NULL could fail in the second's predicates.
     """
     done: list[StageSpec] = []
     before: list[Columns] = []  # the input columns of each of `done`
     for spec in stages:
         if spec.is_identity(len(columns)):
             continue
-        if done:
-            first = Stage(done[-1], before[-1])
-            judges = Stage(StageSpec(spec.maps, spec.predicates, ()), columns).fallible
-            if not first.fallible and not (done[-1].predicates and judges):
-                done[-1] = _composed(done[-1], spec, len(before[-1]))
-                columns = Stage(spec, columns).columns
-                continue
-        done.append(spec)
-        before.append(columns)
+        if done and _joins(Stage(done[-1], before[-1]), spec, len(before[-1]), columns):
+            done[-1] = _composed(done[-1], spec, len(before[-1]))
+        else:
+            done.append(spec)
+            before.append(columns)
         columns = Stage(spec, columns).columns
     return tuple(done)
+
+
+def _joins(first: Stage, second: StageSpec, arity: int, columns: Columns) -> bool:
+    """Whether `second`, over `columns`, may become one with `first`, over `arity` columns."""
+    if not second.maps and not second.predicates:
+        together = _composed(first.spec, second, arity).projection
+        return together is not None and set(first.judged) <= set(together)
+    if first.fallible:
+        return False
+    return not first.spec.predicates or not Stage(replace(second, projection=()), columns).fallible
 
 
 def _composed(first: StageSpec, second: StageSpec, arity: int) -> StageSpec:
@@ -101,6 +111,31 @@ def _composed(first: StageSpec, second: StageSpec, arity: int) -> StageSpec:
         first.predicates + tuple(renumbered(expr, to) for expr in second.predicates),
         tuple(to(index) for index in _projection(second, len(kept))),
     )
+
+
+def narrowed(stages: Sequence[StageSpec], arity: int) -> tuple[tuple[int, ...] | None, tuple[StageSpec, ...]]:
+    """Which of `arity` columns `stages` read, None for all, and the stages over just these.
+
+    A first stage that only projects needs no stage: the columns are the projection.
+    """
+    if not stages or stages[0].projection is None:
+        return None, tuple(stages)
+    first, kept = stages[0], stages[0].projection
+    if not first.maps and not first.predicates:
+        return kept, tuple(stages[1:])
+    used = frozenset(kept).union(*map(references, (*first.maps, *first.predicates)))
+    output = tuple(column for column in sorted(used) if column < arity)
+    places = {column: place for place, column in enumerate(output)}
+
+    def to(index: int) -> int:
+        return places[index] if index < arity else len(output) + index - arity
+
+    stage = StageSpec(
+        tuple(renumbered(expr, to) for expr in first.maps),
+        tuple(renumbered(expr, to) for expr in first.predicates),
+        tuple(map(to, kept)),
+    )
+    return output, (stage, *stages[1:])
 
 
 def traced(stages: Sequence[StageSpec], arity: int, column: int) -> int | None:

@@ -478,9 +478,9 @@ def _reduce_group(
         cells.append(_aggregate(aggregate, counts, types[at_column]))
         at_column += 1
     failed = [c for c in cells if isinstance(c, Err)]
-    if failed:
-        out.fail(failed[0].text, 1)
-    else:
+    for error in failed:  # each sum speaks for itself
+        out.fail(error.text, 1)
+    if not failed:
         out.add(key + tuple(cells), 1)
 
 

@@ -193,7 +193,7 @@ class Plans:
         here = [i for i, column in enumerate(of.columns) if column.type is type_]
         expr: Expr = ColumnRef(self._rng.choice(here) + shift)
         if self._rng.random() < 0.2 and type_ in NUMBERS:
-            one = Literal(type_, "1" if type_ is T.NUMERIC else 1)
+            one = Literal(type_, {T.NUMERIC: "1", T.FLOAT64: 1.0}.get(type_, 1))
             expr = Call(self._rng.choice(["+", "/"]), (one, expr))
         return expr
 

@@ -28,7 +28,12 @@ from tests.clusterd.dataflow_text import dataflow, index, schema
 
 FLIGHTS = schema("carrier text", "origin text", "day bigint", "delay bigint?")
 AIRLINES = schema("carrier text", "name text")
-SHARDS = {"flights": FLIGHTS, "airlines": AIRLINES}
+SHARDS = {
+    "flights": FLIGHTS,
+    "airlines": AIRLINES,
+    "delays": schema("origin text", "day bigint", "delay bigint"),
+    "airports": schema("day bigint", "code bigint"),
+}
 INDEXES = {
     **index("u11", "u1", FLIGHTS, 0),
     **index("u12", "u1", FLIGHTS, 2, 1),
@@ -97,11 +102,10 @@ def test_a_join_arranges_streams_and_looks_up_indexes_whose_key_it_is() -> None:
         """
         Export index u91 on=u9 key=[#0]
           Reduce group_by=[#0] aggregates=[count(*), max(#1)]
-            Mfp project=(#5, #3)
-              Join on=(#0 = #4)
-                Arrange key=[#0]
-                  Source u1
-                Lookup index u21 key=[#0]
+            Join on=(#0 = #4) output=(#5, #3)
+              Arrange key=[#0]
+                Source u1
+              Lookup index u21 key=[#0]
         """,
     )
 
@@ -162,10 +166,9 @@ def test_harmless_stages_of_a_side_go_behind_the_join_that_looks_it_up() -> None
         """,
         """
         Export index u91 on=u9 key=[]
-          Mfp filter=(#5 > 5) project=(#1, #0, #4, #2)
-            Join on=(#0 = #2)
-              Lookup index u21 key=[#0]
-              Lookup index u11 key=[#0]
+          Join on=(#0 = #2) output=(#0, #1, #2, #4, #5) then filter=(#4 > 5) project=(#1, #0, #3, #2)
+            Lookup index u21 key=[#0]
+            Lookup index u11 key=[#0]
         """,
     )
 
@@ -196,23 +199,24 @@ def test_stages_that_can_fail_stay_before_the_join_so_their_errors_need_no_partn
 def test_more_members_of_an_equivalence_filter_their_side_and_mixed_ones_the_pairs() -> None:
     check(
         """
-        import source=1 shard=flights upper=1
-        import source=2 shard=flights upper=1
+        import source=1 shard=delays upper=1
+        import source=2 shard=airports upper=1
         build id=9
-          Join on=(#2 = #6 = #3 = #3 + #7 AND #2 + 1 = #7)
-            Get u1
-            Get u2
+          Project (#0, #1, #4)
+            Join on=(#1 = #3 = #2 = #2 + #4 AND #1 + 1 = #4)
+              Get u1
+              Get u2
         export index=91 on=9 key=[]
         """,
         """
         Export index u91 on=u9 key=[]
-          Mfp filter=(#2 = #3 + #8) project=(#0, #1, #2, #3, #5, #6, #7, #8)
-            Join on=(#2 = #7 AND #4 = #8)
-              Arrange key=[#2, #4]
-                Mfp map=(#2 + 1) filter=(#2 = #3)
-                  Source u1
-              Arrange key=[#2, #3]
-                Source u2
+          Join on=(#1 = #4 AND #3 = #5) output=(#0, #1, #2, #5) then \
+filter=(#1 = #2 + #3) project=(#0, #1, #3)
+            Arrange key=[#1, #3]
+              Mfp map=(#1 + 1) filter=(#1 = #2)
+                Source u1
+            Arrange key=[#0, #1]
+              Source u2
         """,
     )
 
