@@ -1,4 +1,4 @@
-"""Does a read wait for maintenance? Point peeks at a fixed rate, while maintenance is idle and while it hydrates.
+"""Does a read wait for maintenance? Point peeks at a fixed rate, maintenance idle and then hydrating.
 
 Open loop at 30 % of the closed-loop rate of one client, measured in the same run; the busy side hydrates a
 self-join of at least 1 s of compiled work, back to back. Five pairs of runs (idle, busy), the median of their
@@ -76,8 +76,8 @@ def _mode(recorder: Recorder, mode: str, directory: Path, *, smoke: bool) -> Non
                     spans = [end - start for start, end in heavy.spans]
                     more |= {"hydrations": len(spans), "hydration_s": round(statistics.median(spans), 2)}
                 recorder.record(
-                    f"{mode} {state} p99", found[state]["p99_us"], "us", run=number, rate_per_s=round(FRACTION * peak),
-                    **found[state], **more,
+                    f"{mode} {state} p99", found[state]["p99_us"], "us", run=number,
+                    rate_per_s=round(FRACTION * peak), **found[state], **more,
                 )  # fmt: skip
             ratios.append(found["busy"]["p99_us"] / found["idle"]["p99_us"])
             busy_p99s.append(found["busy"]["p99_us"])

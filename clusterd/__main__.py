@@ -98,5 +98,18 @@ def warm() -> None:
     click.echo(f"{count} kernels are warm")
 
 
+@main.command()
+def sweep() -> None:
+    """Remove from shared memory what replicas that have ended left behind.
+
+    Every start does so too. An instance is judged by the lock on its control file: a living one is not
+    touched, whoever it belongs to.
+    """
+    from shm_arrangements.instance import sweep as run
+
+    tokens = run()
+    click.echo(f"swept {len(tokens)} instance(s)" + (": " + ", ".join(sorted(tokens)) if tokens else ""))
+
+
 if __name__ == "__main__":
     main()

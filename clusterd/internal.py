@@ -2,7 +2,8 @@
 
 Every message about a conversation carries its `session`, the number of the connection it belongs to; both
 ends drop messages of sessions that are over. Every message about a collection names `(id, incarnation)`
-(R9), so that a returning id is never taken for its predecessor. `Look` says only "look again at this id" (R10).
+(R9), so that a returning id is never taken for its predecessor. `Look` says only "look again at this id"
+(R10).
 
 Does not: route (multiplexer.py), frame (controller_proto.framing), touch a file descriptor (link.py).
 """
@@ -16,13 +17,13 @@ from controller_proto.dataflow import Export, WireFrontier
 from controller_proto.ids import GlobalId
 
 __all__ = [
-    "Answer", "Applied", "AppliedBy", "Declare", "FromWorker", "FrontierReport", "Hook", "Look", "LookAck", "Ready",
-    "Refusal", "Run", "SessionEnd", "SessionStart", "Stop", "SyncDone", "ToWorker", "Undeclare",
+    "Answer", "Applied", "AppliedBy", "Declare", "FromWorker", "FrontierReport", "Hook", "Look", "LookAck",
+    "Ready", "Refusal", "Run", "SessionEnd", "SessionStart", "Stop", "SyncDone", "ToWorker", "Undeclare",
 ]  # fmt: skip
 
 
 class SessionStart(msgspec.Struct, frozen=True, tag="session-start"):
-    """A controller said hello. Commands of `session` follow; up to InitializationComplete nothing may change (P11).
+    """A controller said hello. Commands of `session` follow; until InitializationComplete nothing changes (P11).
 
     Sent to every worker. For a reader's session there is no SessionStart: its peeks just carry their number.
     """
@@ -45,7 +46,7 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
 
 
 class Declare(msgspec.Struct, frozen=True, tag="declare"):
-    """To interactive workers: maintenance owns index `export.id`; it is readable from `as_of` on, once published."""
+    """To interactive workers: maintenance owns index `export.id`, readable from `as_of` on once published."""
 
     session: int
     export: Export
@@ -137,7 +138,7 @@ class SyncDone(msgspec.Struct, frozen=True, tag="sync-done"):
 
 
 class Applied(msgspec.Struct, frozen=True, tag="applied"):
-    """From an interactive worker: the frontier at which it counts on the collection; rises only, empty is final."""
+    """From an interactive worker: the frontier at which it counts on the collection; only rises, empty is final."""
 
     id: GlobalId
     incarnation: int

@@ -15,8 +15,8 @@ ALLOWED = {
     "controller_proto": {"msgspec", "click"},
     "shm_arrangements": {"numpy", "numba", "llvmlite", "pyarrow", "hypothesis", "_posixshmem"},
     "clusterd": {
-        "controller_proto", "shm_arrangements", "click", "llvmlite", "msgpack", "msgspec", "multiprocess", "numba",
-        "numpy", "psutil", "pyarrow", "rich", "setproctitle",
+        "controller_proto", "shm_arrangements", "click", "llvmlite", "msgpack", "msgspec", "multiprocess",
+        "numba", "numpy", "psutil", "pyarrow", "rich", "setproctitle",
     },
 }  # fmt: skip
 
@@ -60,7 +60,8 @@ LAYERS = {
             "multiplexer_events", "multiplexer",
         ],
         ["dataflow.operator", "render.functions", "render.expr", "storage", "operators.kernels"],
-        ["operators"], ["dataflow"], ["render"], ["runtime"], ["link"], ["runtime.loop"], ["endpoint", "listening"],
+        ["operators"], ["dataflow"], ["render"], ["runtime"], ["link"], ["runtime.loop"],
+        ["endpoint", "listening"],
         ["supervisor"], ["launcher", "client"], ["driver"], ["driver_cli", "__main__"],
     ],
 }  # fmt: skip

@@ -163,8 +163,7 @@ def test_a_second_controller_fences_the_first_which_is_told_and_has_no_effect(
         _filled(first)
         with Client.connect(replica) as second:
             with pytest.raises(Disconnected) as raised:
-                while True:
-                    first.pump(5)
+                _pump_for_ever(first)
             assert "fenced" in str(raised.value)
             index = second.create_index("s", key=["id"])
             index.wait(0)
@@ -192,8 +191,8 @@ def test_m5_garbage_frames_hurt_nobody_else(mode: str, tmp_path: Path) -> None:
     hello = msgspec.msgpack.encode(Hello(1, nonce="garbage", kind="reader"))
     framed = struct.pack(">I", len(hello)) + hello
     hostile = [
-        b"\xff\xff\xff\xff", struct.pack(">I", 2 << 30), struct.pack(">I", 3) + b"\xc1\xc1\xc1", framed + b"\x00\x00",
-        framed + struct.pack(">I", 5) + b"\x93\x01", os.urandom(4096), b"",
+        b"\xff\xff\xff\xff", struct.pack(">I", 2 << 30), struct.pack(">I", 3) + b"\xc1\xc1\xc1",
+        framed + b"\x00\x00", framed + struct.pack(">I", 5) + b"\x93\x01", os.urandom(4096), b"",
         framed + struct.pack(">I", 1) + b"\x80", framed + struct.pack(">I", 0),
     ]  # fmt: skip
     with client_in(mode, tmp_path) as (replica, client):
@@ -237,6 +236,11 @@ def test_sweeping_by_hand_touches_no_living_instance(tmp_path: Path) -> None:
         with pytest.raises(PeekFailed, match="dropped"):
             _drop_and_peek(client, replica)
         del index
+
+
+def _pump_for_ever(client: Client) -> None:
+    while True:
+        assert client.pump(5), "nothing was said within 5 s"
 
 
 def _drop_and_peek(client: Client, replica: Replica) -> None:
