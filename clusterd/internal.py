@@ -23,7 +23,7 @@ __all__ = [
 
 
 class SessionStart(msgspec.Struct, frozen=True, tag="session-start"):
-    """A controller said hello. Commands of `session` follow; until InitializationComplete nothing changes (P11).
+    """A controller said hello. Commands of `session` follow; before InitializationComplete nothing changes.
 
     Sent to every worker. For a reader's session there is no SessionStart: its peeks just carry their number.
     """
@@ -138,7 +138,7 @@ class SyncDone(msgspec.Struct, frozen=True, tag="sync-done"):
 
 
 class Applied(msgspec.Struct, frozen=True, tag="applied"):
-    """From an interactive worker: the frontier at which it counts on the collection; only rises, empty is final."""
+    """From an interactive worker: the frontier at which it counts on the collection; it only rises."""
 
     id: GlobalId
     incarnation: int
