@@ -359,8 +359,23 @@ def _equal(a: Any, b: Any, null_safe: bool) -> bool | None:
     return compare(a, b) == 0
 
 
+def _classes(plan: Join) -> list[list[Expr]]:
+    """Equivalences that share a member are one; plain columns come first, for the first is what others are
+    compared with.
+    """
+    classes: list[list[Expr]] = []
+    for members in plan.equivalences:
+        whole = list(members)
+        for other in [c for c in classes if set(map(repr, c)) & set(map(repr, members))]:
+            classes.remove(other)
+            whole = other + whole
+        classes.append(whole)
+    return [sorted(c, key=lambda m: not isinstance(m, ColumnRef)) for c in classes]
+
+
 def _join(plan: Join, left: Collection, right: Collection) -> Collection:
     """Expressions of one side are that side's: their errors need no partner. Mixed ones are the pair's."""
+    equivalences = _classes(plan)
     arity = len(left.types)
     types = left.types + right.types
     out = Collection(types)
@@ -368,13 +383,13 @@ def _join(plan: Join, left: Collection, right: Collection) -> Collection:
     sides = []
     for number, side in enumerate((left, right)):
         classes = []
-        for members in plan.equivalences:
+        for members in equivalences:
             mine = [m for m in members if _side(m, arity) == number]
             classes.append([_shift(m, arity if number else 0) for m in mine])
         sides.append(_keyed(side, classes, plan.null_safe, out))
     mixed = [
         (members[0], member)
-        for members in plan.equivalences
+        for members in equivalences
         for member in members[1:]
         if _side(member, arity) == 2 or _side(members[0], arity) == 2
     ]
@@ -495,8 +510,8 @@ def _aggregate(aggregate: Aggregate, counts: dict[Any, int], type_: ColumnType) 
     known = {v: 1 if aggregate.distinct else n for v, n in counts.items() if v is not None}
     if aggregate.function == "count":
         return sum(known.values())
-    if not known:
-        return None
+    if sum(known.values()) == 0:
+        return None  # no values, or with negative counts as many as missing ones
     if aggregate.function in ("min", "max"):
         ranked = sorted(known, key=cmp_to_key(compare))
         return ranked[0] if aggregate.function == "min" else ranked[-1]
@@ -512,10 +527,11 @@ def sum_floats(counts: Mapping[float, int]) -> Any:
         sum(n for v, n in counts.items() if test(v))
         for test in (lambda v: v == math.inf, lambda v: v == -math.inf, math.isnan)
     )
-    if nan or (up and down):
+    if nan:
         return NAN
     if up or down:
-        return math.inf if up else -math.inf
+        # A negative count of infinity is minus infinity.
+        return canonical(sum(math.copysign(math.inf, n) for n in (up, -down) if n))
     try:
         return canonical(float(sum(Fraction(v) * n for v, n in counts.items())))
     except OverflowError:
