@@ -113,6 +113,10 @@ class PublishedTrace:
             "page turns faster than it can be attached", page=self._page.header.name.name
         )
 
+    def forget(self) -> None:
+        """Let go of the last snapshot; the next maps its chain anew. Snapshots handed out stay."""
+        self._snapshot = None
+
     def close(self) -> None:
         """Let go of the page and of the last snapshot; snapshots handed out stay. Idempotent."""
         self._page.close()

@@ -27,7 +27,7 @@ from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.names import Locator, PageName
-from shm_arrangements.page_layout import CAPACITY, BatchEntry
+from shm_arrangements.page_layout import CAPACITY, BatchEntry, PageStatus
 from shm_arrangements.publication import PublicationPage
 from shm_arrangements.reclaim import Reclaimer
 from shm_arrangements.schema import ArrangementSchema
@@ -349,6 +349,11 @@ class IndexWriter:
     @property
     def upper(self) -> Frontier:
         return Frontier.meet(self.oks.upper, self.errs.upper)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was dropped: nothing can be shown any more."""
+        return self.oks.page.state.status is PageStatus.CLOSED
 
     def insert(self, oks: Updates, errs: Updates, upper: Frontier) -> None:
         """Seal both up to `upper`. No effect if that is their upper. errs: one TEXT column "code: message".

@@ -2,7 +2,8 @@
 
 A round's updates are arranged as they come (arrange.py); when the round is over both halves get one batch
 each and are sealed up to its upper. A round without updates seals too: that is how an index says that nothing
-happened. Batches that are built when the dataflow is dropped are discarded, so no segment is left.
+happened. Batches that are built when the dataflow is dropped are discarded, so no segment is left. An index
+that is closed while another export of its dataflow lives on takes nothing more.
 
 Does not: own the index (closing the graph leaves it as it stands), decide compaction, notify.
 """
@@ -38,6 +39,8 @@ class ExportIndex:
         self._round = round
 
     def push(self, port: int, delta: Delta) -> Iterator[Delta]:
+        if self._index.is_closed:
+            return
         for arranger, updates in ((self._oks, delta.oks), (self._errs, delta.errs)):
             for _ in arranger.add(updates):
                 yield self._nothing
@@ -45,6 +48,9 @@ class ExportIndex:
     def finish(self) -> Iterator[Delta]:
         round, index = self._round, self._index
         assert round is not None
+        if index.is_closed:
+            self.close()
+            return
         if round.upper == index.upper and not self._oks.rows and not self._errs.rows:
             return
         built: list[tuple[TraceWriter, Batch]] = []
@@ -58,8 +64,12 @@ class ExportIndex:
             for half, batch in built:
                 half.discard(batch)
             raise
+        closed = index.is_closed  # perhaps since the first piece
         for half, batch in built:
-            half.commit(batch)
+            if closed:
+                half.discard(batch)
+            else:
+                half.commit(batch)
 
     def statistics(self) -> OperatorStatistics:
         """What waits for the end of the round; the index has statistics of its own."""

@@ -18,6 +18,7 @@ from clusterd.dataflow.sequence import plan_upper
 from clusterd.errors import InvariantViolation
 from clusterd.runtime.peeks import Key
 from controller_proto.dataflow import DataflowHeader, Export, is_one_shot
+from controller_proto.errors import Refusal
 from controller_proto.ids import GlobalId
 from shm_arrangements.frontier import Frontier
 
@@ -39,7 +40,7 @@ class Collection:
     dataflow: number of the dataflow here that exports it; None if another process owns it.
     standing: in force; until InitializationComplete a new session's collections are only announced.
     gone: "" or the code that new commands and peeks get: `dropped`, or `unknown-id` for what was undeclared.
-    ended: the query that makes it was given up: its peeks get `dropped`, it can still be dropped.
+    ended: why the query that makes it was given up: what its peeks get. It can still be dropped.
     stale: its page has moved since it was last read, or was never read.
     needs: dataflow number -> the frontier at which that dataflow still reads it.
     applied_by: what each interactive worker has applied (maintenance only).
@@ -75,7 +76,7 @@ class Collection:
         self.standing = False
         self.stale = True
         self.gone = ""
-        self.ended = False
+        self.ended: Refusal | None = None
 
     @property
     def id(self) -> GlobalId:

@@ -135,6 +135,7 @@ class RuntimeCore:
             fx.RoundDone: self._on_round_done,
             fx.ShardMoved: self._on_shard_moved,
             fx.Evaluated: self._on_evaluated,
+            fx.Failed: self._on_failed,
             fx.Flush: self._on_flush,
         }
         self._judges: dict[type, Callable[[internal.Run, Any], bool]] = {
@@ -228,7 +229,7 @@ class RuntimeCore:
     def withdraw_proposal(self, collection: Collection) -> None:
         """Take back a collection that was announced and never stood."""
         del self.collections[collection.key]
-        self._turn_away(collection.key, "unknown-id")
+        self._turn_away(collection.key, _unknown(collection.key))
 
     def _on_initialization_complete(self, run: internal.Run, command: InitializationComplete) -> bool:
         if run.session != self.session or not self._initialising:
@@ -328,7 +329,7 @@ class RuntimeCore:
         except Refusal:
             self.refused.update(keys.values())
             for key in keys.values():
-                self._turn_away(key, "unknown-id")
+                self._turn_away(key, _unknown(key))
             raise
         self._last_dataflow += 1
         number = self._last_dataflow
@@ -350,8 +351,10 @@ class RuntimeCore:
         found = self.collections.get(_key(run, id))
         if found is None or found.is_placeholder:
             raise Refusal("unknown-id", f"import {id} was not created in this session")
-        if found.gone or found.ended:
-            raise Refusal(found.gone or "dropped", f"import {id} was dropped")
+        if found.gone:
+            raise Refusal(found.gone, f"import {id} was dropped")
+        if found.ended is not None:
+            raise Refusal("dropped", f"import {id} ended: {found.ended.message}")
         if not found.announced.less_equal(as_of):
             since = found.announced.time
             raise Refusal(
@@ -393,8 +396,10 @@ class RuntimeCore:
 
     def _check_peek(self, collection: Collection, peek: Peek) -> None:
         """The first checks of a peek, in their order (protocol decision 6). Raises Refusal."""
-        if collection.gone or collection.ended:
-            raise Refusal(collection.gone or "dropped", f"{peek.id} was dropped")
+        if collection.gone:
+            raise Refusal(collection.gone, f"{peek.id} was dropped")
+        if collection.ended is not None:
+            raise collection.ended
         if collection.export is not None:
             self.ports.check_peek(peek, collection.export)
         if peek.time is not None and not collection.announced.less_equal(peek.time):
@@ -452,11 +457,10 @@ class RuntimeCore:
             self.touch(pending.collection)
         return False
 
-    def _turn_away(self, key: Key, code: str) -> None:
+    def _turn_away(self, key: Key, why: Refusal) -> None:
         """Answer whatever is parked on a collection that is gone."""
         for pending in self.peeks.withdraw(key):
-            words = "was dropped" if code == "dropped" else "was not created in this session"
-            self._answer_error(pending.session, pending.uuid, Refusal(code, f"{key[0]} {words}"))
+            self._answer_error(pending.session, pending.uuid, why)
         self.touch(key)
 
     def _answer_error(self, session: int, uuid: str, refusal: Refusal) -> None:
@@ -483,7 +487,7 @@ class RuntimeCore:
         for imported in imports:
             if (
                 imported is None
-                or imported.ended
+                or imported.ended is not None
                 or imported.gone == "unknown-id"
                 or (dataflow.one_shot and imported.applied.is_empty)
             ):
@@ -538,9 +542,14 @@ class RuntimeCore:
 
     def drop(self, collection: Collection, code: str = "dropped") -> None:
         """R8, as far as it is this runtime's: answer what is parked, end what is deferred, let the hold go."""
+        why = (
+            Refusal("dropped", f"{collection.id} was dropped")
+            if code == "dropped"
+            else _unknown(collection.key)
+        )
         collection.gone = collection.gone or code
         collection.announced = collection.applied = Frontier.empty()
-        self._turn_away(collection.key, code)
+        self._turn_away(collection.key, why)
         for number in sorted(collection.needs):
             reader = self.dataflows[number]
             if reader.one_shot and reader.is_deferred:
@@ -552,21 +561,29 @@ class RuntimeCore:
                 self._start(dataflow)
         self.touch(collection.key)
 
-    def _give_up(self, dataflow: Dataflow) -> None:
+    def _give_up(self, dataflow: Dataflow, why: Refusal | None = None) -> None:
         """End a query that can never run: its peeks are answered, its frontiers go empty, it counts no more."""
         dataflow.ended = True
         self._stop(dataflow)
         for key in dataflow.exports:
             collection = self.collections.get(key)
-            if collection is None or collection.ended:
+            if collection is None or collection.ended is not None:
                 continue
-            collection.ended = True
-            self._turn_away(key, "dropped")
+            collection.ended = why or Refusal(
+                "dropped", f"{key[0]} was given up: an import of it was dropped"
+            )
+            self._turn_away(key, collection.ended)
             if dataflow.built:
                 self.emit(fx.CloseIndex(key))
             self._report(key, self._hydration.close(key))
             for number in sorted(collection.needs):  # only queries import a query's result
                 self._give_up(self.dataflows[number])
+
+    def _on_failed(self, failed: fx.Failed) -> None:
+        dataflow = self.dataflows.get(failed.number)
+        if dataflow is not None:
+            dataflow.running = None
+            self._give_up(dataflow, Refusal(failed.code, failed.message, failed.hint))
 
     def touch(self, key: Key) -> None:
         """The hold of the collection may have risen."""
@@ -586,7 +603,7 @@ class RuntimeCore:
         if collection.is_owned:
             if collection.hold.is_empty:
                 self._close(collection)
-            elif not collection.ended and self._dataflow_of(collection).built:
+            elif collection.ended is None and self._dataflow_of(collection).built:
                 self.emit(fx.SetCompaction(key, collection.hold))
             return
         self.emit(fx.Send(internal.Applied(*key, collection.hold.to_wire())))
@@ -602,7 +619,7 @@ class RuntimeCore:
         if not dataflow.live:
             self._stop(dataflow)
             del self.dataflows[dataflow.number]
-        if dataflow.built and not collection.ended:
+        if dataflow.built and collection.ended is None:
             self.emit(fx.CloseIndex(key))
         self._report(key, self._hydration.close(key))
         self._hydration.forget(key)
@@ -719,7 +736,7 @@ class RuntimeCore:
             if collection.standing and collection.take_hold(self.peeks.hold(key)) != collection.hold:
                 raise InvariantViolation("a hold was not settled", key=key, hold=collection.hold)
             if self.peeks.waits_for(key):
-                if collection.applied.is_empty or collection.ended:
+                if collection.applied.is_empty or collection.ended is not None:
                     raise InvariantViolation("a peek is parked on what is gone", key=key)
                 if collection.standing and not self.peeks.hold(key).is_empty:
                     least = self.peeks.hold(key).time
@@ -736,3 +753,7 @@ class RuntimeCore:
 def _key(run: internal.Run, id: GlobalId) -> Key:
     """The collection that a command names by `id`."""
     return id, run.incarnations.get(id, 0)
+
+
+def _unknown(key: Key) -> Refusal:
+    return Refusal("unknown-id", f"{key[0]} was not created in this session")

@@ -20,7 +20,7 @@ from shm_arrangements.frontier import Frontier
 
 __all__ = [
     "Abandon", "ArmFailpoint", "Build", "CloseGraph", "CloseIndex", "Configure", "Effect", "Evaluate", "Evaluated", "Event",
-    "Flush", "Forget", "Leave", "PageSeen", "ReadPage", "RoundDone", "Send", "SetCompaction", "ShardMoved", "StartRound",
+    "Failed", "Flush", "Forget", "Leave", "PageSeen", "ReadPage", "RoundDone", "Send", "SetCompaction", "ShardMoved", "StartRound",
     "UnwatchShard", "WatchShard",
 ]  # fmt: skip
 
@@ -56,11 +56,20 @@ class Evaluated(msgspec.Struct, frozen=True):
     response: bytes
 
 
+class Failed(msgspec.Struct, frozen=True):
+    """Query `number` could not be built or run, for want of a resource: it ends, nothing else does."""
+
+    number: int
+    code: str
+    message: str
+    hint: str = ""
+
+
 class Flush(msgspec.Struct, frozen=True):
     """The pipe to the multiplexer has room: what was held back to coalesce can go."""
 
 
-Event = ToWorker | PageSeen | RoundDone | ShardMoved | Evaluated | Flush
+Event = ToWorker | PageSeen | RoundDone | ShardMoved | Evaluated | Failed | Flush
 
 
 class Send(msgspec.Struct, frozen=True):

@@ -1,0 +1,219 @@
+"""The dataflows that this process runs: rendered, run round by round in chunks, closed; and the shards they read.
+
+What a dataflow reads depends on where it runs. Maintenance imports indexes of its own process and follows
+them; the interactive runtime imports snapshots, all of a query's taken before anything is built (R7), which
+do not move. Both read shards alike.
+
+Does not: decide when a round begins (the core does), read a clock of its own, report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from clusterd.dataflow.operator import Round, Source
+from clusterd.dataflow.scheduler import Scheduler
+from clusterd.operators.import_index import ImportIndex
+from clusterd.operators.import_snapshot import ImportSnapshot
+from clusterd.operators.import_source import ImportSource
+from clusterd.render.build import ImportedIndex, build_graph
+from clusterd.runtime.effects import Build, RoundDone, ShardMoved, StartRound
+from clusterd.runtime.owned import OwnedIndexes
+from clusterd.runtime.peeks import Key
+from clusterd.runtime.published import PublishedIndexes
+from clusterd.storage.store import Store
+from clusterd.storage.tail import ShardTail
+from controller_proto.dataflow import Export, IndexImport, SourceImport
+from shm_arrangements.batch import Batch
+from shm_arrangements.contracts import TraceReader
+from shm_arrangements.errors import InvariantViolation
+from shm_arrangements.frontier import Frontier
+from shm_arrangements.schema import ArrangementSchema
+from shm_arrangements.writer import IndexWriter
+
+__all__ = ["Dataflows", "FrozenTrace"]
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenTrace:
+    """A TraceReader that stays as another was."""
+
+    schema: ArrangementSchema
+    since: Frontier
+    upper: Frontier
+    chain: tuple[Batch, ...]
+
+    @staticmethod
+    def of(reader: TraceReader) -> FrozenTrace:
+        return FrozenTrace(reader.schema, reader.since, reader.upper, tuple(reader.batches()))
+
+    def batches(self) -> tuple[Batch, ...]:
+        return self.chain
+
+
+@dataclass(slots=True)
+class _Running:
+    build: Build
+    sources: list[tuple[str, ImportSource]] = field(default_factory=list)
+    is_running: bool = False
+
+
+class Dataflows:
+    """published: where indexes of other processes are read; None in a process that owns all it imports."""
+
+    def __init__(
+        self,
+        owned: OwnedIndexes,
+        published: PublishedIndexes | None,
+        store: Store | None,
+        *,
+        chunk_s: float,
+        clock: Clock,
+    ) -> None:
+        self._owned = owned
+        self._published = published
+        self._store = store
+        self._tail: ShardTail | None = None
+        self._clock = clock
+        self._scheduler = Scheduler(chunk_s=chunk_s)
+        self._running: dict[int, _Running] = {}
+
+    def build(self, build: Build) -> None:
+        """Render it. Raises: ShmExhausted, RegistryFull; nothing of it is left then."""
+        environment = _Environment(self, build)
+        try:
+            graph = build_graph(build.plan, environment, clock=self._clock)
+        except BaseException:
+            for key in build.exports:
+                self._owned.close(key)
+            raise
+        self._running[build.number] = _Running(build, environment.sources)
+        self._scheduler.add(build.number, graph)
+
+    def start(self, start: StartRound) -> None:
+        """Run the round from now on. No effect if the dataflow could not be built."""
+        running = self._running.get(start.number)
+        if running is None:
+            return
+        header = running.build.header
+        running.is_running = True
+        self._scheduler.begin(start.number, Round(start.lower, start.upper, header.as_of, header.until))
+
+    def close(self, number: int) -> None:
+        """Drop the graph, in the middle of a round if need be. Its indexes stay."""
+        if self._running.pop(number, None) is not None:
+            self._scheduler.remove(number)
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    def step(self, budget_s: float) -> list[RoundDone]:
+        """Run a chunk or some; the rounds that are over."""
+        done = []
+        for completed in self._scheduler.step(budget_s, self._clock).completed:
+            assert isinstance(completed.dataflow, int)
+            running = self._running[completed.dataflow]
+            running.is_running = False
+            for key in running.build.exports:
+                self._owned.moved(key)
+            done.append(RoundDone(completed.dataflow, completed.upper))
+        return done
+
+    def running(self) -> Mapping[int, Build]:
+        """The dataflows whose round is not over."""
+        return {number: running.build for number, running in self._running.items() if running.is_running}
+
+    # Shards.
+
+    @property
+    def store(self) -> Store | None:
+        return self._store
+
+    @property
+    def tail(self) -> ShardTail | None:
+        """Made with the first watch: its descriptor is readable when a watched shard may have moved."""
+        return self._tail
+
+    def watch(self, name: str) -> ShardMoved:
+        """Follow a shard: first the watch, then the look, so that nothing is missed between."""
+        if self._store is None:
+            raise InvariantViolation("a shard is read without a data directory", shard=name)
+        if self._tail is None:
+            self._tail = ShardTail(self._store)
+        self._tail.watch(name)
+        return self._look(name)
+
+    def unwatch(self, name: str) -> None:
+        if self._tail is not None:
+            self._tail.unwatch(name)
+
+    def drain_tail(self) -> list[ShardMoved]:
+        """What the watched shards that may have moved are sealed up to now."""
+        return [] if self._tail is None else [self._look(name) for name in sorted(self._tail.drain())]
+
+    def _look(self, name: str) -> ShardMoved:
+        assert self._store is not None
+        upper = self._store.shard(name).upper
+        for running in self._running.values():
+            for shard, source in running.sources:
+                if shard == name:
+                    source.frontier = Frontier.join(source.frontier, upper)
+        return ShardMoved(name, upper)
+
+    def close_all(self) -> None:
+        self._scheduler.close()
+        self._running.clear()
+        if self._tail is not None:
+            self._tail.close()
+        if self._store is not None:
+            self._store.close()
+
+
+class _Environment:
+    """Imports and exports of one dataflow (render.build.Environment)."""
+
+    def __init__(self, dataflows: Dataflows, build: Build) -> None:
+        self._dataflows = dataflows
+        self._build = build
+        self._owned = dataflows._owned
+        self._exports = dict(build.exports)
+        self._imports: dict[str, Key] = {key[0]: key for key in build.imports}
+        self.sources: list[tuple[str, ImportSource]] = []
+        self._snapshots: dict[str, tuple[TraceReader, TraceReader]] = {}
+        if dataflows._published is not None:
+            self._snapshots = {key[0]: self._snapshot(key) for key in build.imports}
+
+    def _snapshot(self, key: Key) -> tuple[TraceReader, TraceReader]:
+        if key in self._owned:
+            reader = self._owned[key].reader()
+            return FrozenTrace.of(reader.oks), FrozenTrace.of(reader.errs)
+        assert self._dataflows._published is not None
+        oks, errs = self._dataflows._published.snapshot(key)
+        return oks, errs
+
+    def source(self, imported: SourceImport) -> Source:
+        store = self._dataflows.store
+        if store is None:
+            raise InvariantViolation("a shard is read without a data directory", shard=imported.shard)
+        source = ImportSource(store.shard(imported.shard))
+        self.sources.append((imported.shard, source))
+        return source
+
+    def index(self, imported: IndexImport) -> ImportedIndex:
+        if self._dataflows._published is not None:
+            return ImportSnapshot(*self._snapshots[imported.id])
+        return ImportIndex(self._owned[self._imports[imported.id]], self._build.header.as_of)
+
+    def export(self, export: Export) -> IndexWriter:
+        as_of = self._build.header.as_of
+        incarnation = self._exports.get(export.id)
+        if incarnation is not None:
+            return self._owned.create((export.id, incarnation), export, as_of)
+        # Dropped before it was built: an index that is closed from the start takes what comes for it.
+        gone = self._owned.create((export.id, 0), export, as_of)
+        self._owned.close((export.id, 0))
+        return gone

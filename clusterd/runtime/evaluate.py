@@ -1,0 +1,212 @@
+"""Evaluating a peek: what a collection holds at one time, or why that cannot be told.
+
+The checks that are left once `since <= t < upper` holds, in the protocol's order: errors (any, whatever was
+selected), rows (a negative count is an error that names the row), then the limits of the finishing. Which of
+several errors is told does not depend on how the collection is cut into batches: the least one.
+
+A read by key is one piece of work. A scan goes in pieces, all rows of a key in one, so that a worker can
+answer others meanwhile; the batches it reads were taken when it began, and do not change.
+
+Does not: wait, choose the time, hold anything back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from clusterd.convert import column_from_scalars, scalars_from_column
+from clusterd.runtime.finish import PLAIN, Finisher, plan_finishing, split_error
+from controller_proto.command import Peek
+from controller_proto.dataflow import Export
+from controller_proto.errors import Refusal
+from controller_proto.response import PeekError, PeekResponse, PeekResult, PeekRows
+from controller_proto.schema import Row, scalar_problem
+from controller_proto.validate import validate_peek
+from shm_arrangements import read
+from shm_arrangements.batch import Batch
+from shm_arrangements.columns import Column
+from shm_arrangements.errors import MultiplicityOverflow
+from shm_arrangements.rows import RowSpec, encode
+from shm_arrangements.schema import ArrangementSchema
+
+__all__ = ["Readable", "check_peek", "evaluate", "evaluate_pieces"]
+
+Ints = NDArray[np.int64]
+
+_PIECE_ROWS = 1 << 16  # of a scan: some milliseconds
+_encode = msgspec.msgpack.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """A snapshot of both halves of an index; its batches do not change. name: for messages."""
+
+    name: str
+    schema: ArrangementSchema
+    oks: Sequence[Batch]
+    errs: Sequence[Batch]
+    clean: bool  # errs hold no row at any time
+
+    @staticmethod
+    def of(name: str, schema: ArrangementSchema, oks: Sequence[Batch], errs: Sequence[Batch]) -> Readable:
+        return Readable(name, schema, tuple(oks), tuple(errs), not any(map(len, errs)))
+
+
+def check_peek(peek: Peek, index: Export) -> None:
+    """Whether keys and finishing fit the index. Raises Refusal(`invalid-plan`).
+
+    As controller_proto's `validate_peek`, but that a peek without finishing costs next to nothing.
+    """
+    if peek.finishing != PLAIN or len(peek.keys or ()) > 1:
+        validate_peek(peek, index)
+        return
+    for key in peek.keys or ():
+        if len(key) != len(index.key):
+            validate_peek(peek, index)  # words it
+        for value, position in zip(key, index.key, strict=True):
+            column = index.schema.columns[position]
+            if value is not None and scalar_problem(value, column) is not None:
+                validate_peek(peek, index)
+
+
+def evaluate(
+    peek: Peek,
+    time: int,
+    index: Readable,
+    *,
+    max_result_bytes: int,
+    served_by: str,
+    piece_rows: int = _PIECE_ROWS,
+) -> bytes:
+    """The encoded PeekResponse of `peek` at `time`."""
+    pieces = evaluate_pieces(
+        peek, time, index, max_result_bytes=max_result_bytes, served_by=served_by, piece_rows=piece_rows
+    )
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            return bytes(end.value)
+
+
+def evaluate_pieces(
+    peek: Peek,
+    time: int,
+    index: Readable,
+    *,
+    max_result_bytes: int,
+    served_by: str,
+    piece_rows: int = _PIECE_ROWS,
+) -> Generator[None, None, bytes]:
+    """As `evaluate`, as a generator that yields after each piece of work and returns the response."""
+    result: PeekResult
+    try:
+        result = yield from _rows(peek, time, index, max_result_bytes, piece_rows)
+    except Refusal as refusal:
+        result = PeekError(refusal.code, refusal.message, refusal.hint)
+    except MultiplicityOverflow:
+        result = PeekError(
+            "multiplicity-overflow", f"a multiplicity of {index.name} leaves 64 bits at {time}"
+        )
+    return _encode(PeekResponse(peek.uuid, result, time, served_by))
+
+
+def _rows(
+    peek: Peek, time: int, index: Readable, max_result_bytes: int, piece_rows: int
+) -> Generator[None, None, PeekResult]:
+    if not index.clean:
+        _require_no_errors(index, time)
+    finisher = Finisher(
+        plan_finishing(peek.finishing, index.schema.columns), max_result_bytes=max_result_bytes
+    )
+    negative: list[tuple[tuple[Column, ...], Ints]] = []
+    for columns, counts in _found(peek, time, index, piece_rows):
+        if len(counts) and counts.min() < 0:
+            rows = np.flatnonzero(counts < 0)
+            negative.append((tuple(column.take(rows) for column in columns), counts.take(rows)))
+        elif not negative:
+            finisher.add(columns, counts)
+        yield
+    if negative:
+        raise _negative(index, time, negative)
+    columns, counts = finisher.finish()
+    return PeekRows(tuple(map(scalars_from_column, columns)), tuple(counts.tolist()))
+
+
+def _found(
+    peek: Peek, time: int, index: Readable, piece_rows: int
+) -> Iterator[tuple[tuple[Column, ...], Ints]]:
+    """The rows that the keys select, with counts as they are."""
+    keys = peek.keys
+    if keys is None:
+        yield from read.scan_pieces_at(index.oks, time, piece_rows, schema=index.schema)
+    elif keys and index.schema.key:
+        columns = _key_columns(keys, index.schema)
+        for at in range(0, len(columns[0]), piece_rows):
+            part = (
+                columns if len(keys) <= piece_rows else tuple(c.slice(at, at + piece_rows) for c in columns)
+            )
+            found, counts, _ = read.lookup_at(index.oks, time, part, schema=index.schema)
+            yield found, counts
+    elif keys:
+        found, counts, _ = read.lookup_at(index.oks, time, (), schema=index.schema)
+        yield found, counts
+
+
+def _key_columns(keys: Sequence[Row], schema: ArrangementSchema) -> tuple[Column, ...]:
+    """The keys in key order, each once: what is one key by the rows' own equality."""
+    try:
+        columns = tuple(
+            column_from_scalars(spec.type, [key[i] for key in keys])
+            for i, spec in enumerate(schema.key_specs)
+        )
+    except ValueError as error:
+        raise Refusal("invalid-plan", f"key: {error}") from error
+    if len(keys) == 1:
+        return columns
+    image = encode(columns, RowSpec(tuple((spec.type, True) for spec in schema.key_specs)))
+    order = image.sort_order()
+    starts = image.run_starts(order)
+    if len(starts) == len(keys):
+        return columns
+    once = np.sort(order.take(starts))
+    return tuple(column.take(once) for column in columns)
+
+
+def _require_no_errors(index: Readable, time: int) -> None:
+    columns, counts = read.scan_at(index.errs, time)
+    if not len(counts):
+        return
+    texts = columns[0].take(np.flatnonzero(counts > 0)).to_pylist()
+    if not texts:
+        raise Refusal(
+            "invalid-data", f"an error of {index.name} was retracted more often than made, at {time}"
+        )
+    raise split_error(min(texts))
+
+
+def _negative(index: Readable, time: int, found: Sequence[tuple[tuple[Column, ...], Ints]]) -> Refusal:
+    """Of all rows with a negative count the least."""
+    columns = tuple(
+        Column.concat(cs[0].type, cs) for cs in zip(*(columns for columns, _ in found), strict=True)
+    )
+    counts = np.concatenate([counts for _, counts in found])
+    first = int(encode(columns, RowSpec.of(index.schema.columns), len(counts)).sort_order()[0])
+    row = ", ".join(_shown(column.slice(first, first + 1)) for column in columns)
+    return Refusal(
+        "invalid-data",
+        f"row ({row}) of {index.name} has multiplicity {int(counts[first])} at {time}",
+        "the source retracts a row more often than it inserted it",
+    )
+
+
+def _shown(column: Column) -> str:
+    value = scalars_from_column(column)[0]
+    if isinstance(value, str) and column.offsets is not None:
+        return '"' + (value if len(value) <= 40 else value[:40] + "...") + '"'
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,305 @@
+"""The shell of a worker: waits for descriptors, feeds the core, performs what it asks for. The only wait.
+
+A turn: read the pipe and the shards' notices, perform; write; then one piece of each kind of work that is
+there (a chunk of rounds, pieces of scans, or, if nothing else is to do, merging); then what coalesces goes out
+if the pipe is clear. So a command waits for one turn at most (R11), and a read by key is answered in the
+turn that reads it. With no work the wait has no timeout: an idle worker is woken by nothing. The one timer
+runs while superseded names or unused snapshots wait for their time, after which it is gone.
+
+Nothing here blocks on writing, and nothing is decided: the order of effects is the core's.
+
+Does not: judge, know roles beyond which parts are there.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from clusterd import exit_codes, internal
+from clusterd.config import DEFAULTS
+from clusterd.link import FrameLink
+from clusterd.operators.kernels import warm
+from clusterd.process import ComputeRuntimeRole, WorkerSpec
+from clusterd.runtime import effects as fx
+from clusterd.runtime.core import RuntimeCore
+from clusterd.runtime.dataflows import Dataflows
+from clusterd.runtime.evaluate import Readable, evaluate, evaluate_pieces
+from clusterd.runtime.interactive import Interactive
+from clusterd.runtime.maintenance import Maintenance
+from clusterd.runtime.owned import OwnedIndexes
+from clusterd.runtime.peeks import PendingPeek
+from clusterd.runtime.ports import WorkerPorts
+from clusterd.runtime.published import PublishedIndexes
+from clusterd.runtime.rehearsal import rehearse
+from clusterd.storage.store import Store
+from controller_proto.response import PeekError, PeekResponse
+from shm_arrangements import failpoints
+from shm_arrangements.errors import RegistryFull, ShmExhausted
+
+__all__ = ["WorkerLoop", "run_worker"]
+
+_IN, _OUT = select.POLLIN, select.POLLOUT
+_FRAMES_A_FLUSH = 16  # answers to a burst go out in parts, so the first need not wait for the last
+_MERGE_FUEL = 1 << 17  # updates a turn of merging that nobody waits for: some 10 ms
+_SCAN_S = 0.002  # of a turn of the interactive runtime: what a read by key may wait for a scan's piece
+_SCAN_PIECE_ROWS = 1 << 15
+_RESOURCES = (ShmExhausted, RegistryFull)
+
+Scan = Generator[None, None, bytes]
+
+
+class WorkerLoop:
+    """One worker's parts and its turns."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._spec = spec
+        config = spec.config.worker
+        self._role = spec.role.value
+        is_interactive = spec.role is ComputeRuntimeRole.INTERACTIVE
+        store = None if spec.data_dir is None else Store.open(Path(spec.data_dir))
+        policy = (
+            Interactive() if is_interactive else Maintenance(interactive_workers=spec.interactive_workers)
+        )
+        self.core = RuntimeCore(policy, WorkerPorts(store))
+        self.owned = OwnedIndexes(spec.instance, spec.index + 1 if is_interactive else 0)
+        self.published = PublishedIndexes(spec.instance) if is_interactive else None
+        self.dataflows = Dataflows(
+            self.owned, self.published, store, chunk_s=config.chunk_s, clock=time.perf_counter
+        )
+        self._chunk_s = config.chunk_s
+        self._scan_s = _SCAN_S if is_interactive else config.chunk_s / 2
+        self._validate = spec.config.validate
+        self._scans: dict[tuple[int, str], Scan] = {}
+        self._max_result_bytes = int(DEFAULTS["max_result_bytes"])
+        self._link = FrameLink(spec.mux.fileno())
+        self._poll = select.poll()
+        self._tail_fd = -1
+        self._mask = _IN
+        self._due: float | None = None  # when something is to be reclaimed
+        self._leaving = False
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(internal.ToWorker).decode
+        self._perform: dict[type, Callable[[Any], fx.Event | None]] = {
+            fx.Send: self._send,
+            fx.Evaluate: self._evaluate,
+            fx.ReadPage: self._read_page,
+            fx.Abandon: self._abandon,
+            fx.Build: self._build,
+            fx.StartRound: self.dataflows.start,
+            fx.CloseGraph: lambda effect: self.dataflows.close(effect.number),
+            fx.CloseIndex: lambda effect: self.owned.close(effect.key),
+            fx.SetCompaction: self._set_compaction,
+            fx.Forget: self._forget,
+            fx.WatchShard: self._watch,
+            fx.UnwatchShard: lambda effect: self.dataflows.unwatch(effect.name),
+            fx.Configure: self._configure,
+            fx.ArmFailpoint: lambda effect: failpoints.arm(effect.name, effect.action),
+            fx.Leave: self._leave,
+        }
+
+    def run(self) -> int:
+        """Serve until told to stop, or until the multiplexer is gone. Returns the exit code."""
+        os.set_blocking(self._link.fd, False)
+        self._poll.register(self._link.fd, _IN)
+        self._link.send(self._encode(internal.Ready()))
+        self._spec.control.send_bytes(b"ready")
+        while not self._leaving:
+            self._wait()
+            if self._link.ended:
+                return exit_codes.PROCESS_DIED  # the supervisor knows who went first
+            self._work()
+        self.close()
+        return exit_codes.STOPPED
+
+    def close(self) -> None:
+        """Release everything: names unlinked, pages CLOSED, descriptors closed. Flushes what was said."""
+        self._link.flush()
+        self._scans.clear()
+        self.dataflows.close_all()
+        self.owned.close_all()
+        if self.published is not None:
+            self.published.close()
+
+    # -- a turn
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._scans) or self.dataflows.has_work or self.owned.can_merge
+
+    def _timeout_ms(self) -> int | None:
+        if self.has_work:
+            return 0
+        if self._due is None:
+            return None
+        return max(0, int((self._due - time.monotonic()) * 1000) + 1)
+
+    def _wait(self) -> None:
+        mask = _IN | (_OUT if self._link.wants_write else 0)
+        if mask != self._mask:
+            self._mask = mask
+            self._poll.modify(self._link.fd, mask)
+        for fd, seen in self._poll.poll(self._timeout_ms()):
+            if fd == self._tail_fd:
+                for moved in self.dataflows.drain_tail():
+                    self.feed(moved)
+            elif seen & ~_OUT:
+                self._read()
+
+    def _read(self) -> None:
+        for number, frame in enumerate(self._link.on_readable()):
+            self.feed(self._decode(frame))
+            if self._leaving:
+                return
+            if number % _FRAMES_A_FLUSH == _FRAMES_A_FLUSH - 1:
+                self._link.flush()
+
+    def _work(self) -> None:
+        self._link.flush()
+        if self._scans:
+            self._scan(time.perf_counter() + self._scan_s)
+        if self.dataflows.has_work:
+            for done in self.dataflows.step(self._chunk_s):
+                self.feed(done)
+        elif self.owned.can_merge and not self._scans:
+            self.owned.merge(_MERGE_FUEL)
+        self._reclaim()
+        if self.core.has_news and not self._link.out_bytes:
+            self.feed(fx.Flush())
+        self._link.flush()
+
+    def _reclaim(self) -> None:
+        now = time.monotonic()
+        self._due = self.owned.reclaim(now)
+        if self.published is not None:
+            due = self.published.let_go_idle(now)
+            if due is not None:
+                self._due = due if self._due is None else min(due, self._due)
+
+    def _scan(self, until: float) -> None:
+        """Pieces of scans in turn, one at least."""
+        while self._scans:
+            name = next(iter(self._scans))
+            scan = self._scans.pop(name)
+            try:
+                next(scan)
+                self._scans[name] = scan
+            except StopIteration as end:
+                self.feed(fx.Evaluated(*name, end.value))
+            if time.perf_counter() >= until:
+                return
+
+    # -- events and effects
+
+    def feed(self, event: fx.Event) -> None:
+        """Give the core an event and perform what follows, before anything else happens."""
+        perform = self._perform
+        events: deque[fx.Event] | None = None
+        while True:
+            for effect in self.core.handle(event):
+                answer = perform[type(effect)](effect)
+                if answer is not None:
+                    if events is None:
+                        events = deque()
+                    events.append(answer)
+            if self._validate:
+                self.core.validate_state()
+            if not events:
+                return
+            event = events.popleft()
+
+    def _send(self, effect: fx.Send) -> None:
+        self._link.queue(self._encode(effect.message))
+
+    def _read_page(self, effect: fx.ReadPage) -> fx.Event:
+        assert self.published is not None
+        return self.published.read(effect.key)
+
+    def _readable(self, pending: PendingPeek) -> Readable:
+        key = pending.collection
+        if key in self.owned:
+            return self.owned.readable(key)
+        assert self.published is not None
+        return self.published.readable(key, time.monotonic())
+
+    def _evaluate(self, effect: fx.Evaluate) -> fx.Event | None:
+        """A read by key at once; a scan later, in pieces, from the snapshot of now."""
+        pending = effect.pending
+        peek = pending.peek
+        try:
+            index = self._readable(pending)
+        except _RESOURCES as error:
+            return self._no_room(pending, error)
+        if peek.keys is not None and len(peek.keys) <= _SCAN_PIECE_ROWS:
+            raw = evaluate(
+                peek, effect.time, index, max_result_bytes=self._max_result_bytes, served_by=self._role
+            )
+            return fx.Evaluated(pending.session, pending.uuid, raw)
+        self._scans[(pending.session, pending.uuid)] = evaluate_pieces(
+            peek,
+            effect.time,
+            index,
+            max_result_bytes=self._max_result_bytes,
+            served_by=self._role,
+            piece_rows=_SCAN_PIECE_ROWS,
+        )
+        return None
+
+    def _no_room(self, pending: PendingPeek, error: Exception) -> fx.Event:
+        """A machine's limit costs this read, not the replica."""
+        problem = PeekError("limit", str(error), "free shared memory, or read less at once")
+        raw = self._encode(PeekResponse(pending.uuid, problem, served_by=self._role))
+        return fx.Evaluated(pending.session, pending.uuid, raw)
+
+    def _abandon(self, effect: fx.Abandon) -> None:
+        scan = self._scans.pop((effect.session, effect.uuid), None)
+        if scan is not None:
+            scan.close()
+
+    def _build(self, effect: fx.Build) -> fx.Event | None:
+        try:
+            self.dataflows.build(effect)
+        except _RESOURCES as error:
+            if self.published is None:
+                raise  # maintenance: the dataflow was accepted and cannot be kept up (exit code of its own)
+            return fx.Failed(effect.number, "limit", str(error), "free shared memory, or ask for less")
+        return None
+
+    def _set_compaction(self, effect: fx.SetCompaction) -> None:
+        self.owned.set_compaction(effect.key, effect.frontier)
+
+    def _forget(self, effect: fx.Forget) -> None:
+        if self.published is not None:
+            self.published.forget(effect.key)
+
+    def _watch(self, effect: fx.WatchShard) -> fx.Event:
+        moved = self.dataflows.watch(effect.name)
+        if self._tail_fd < 0 and self.dataflows.tail is not None:
+            self._tail_fd = self.dataflows.tail.fileno()
+            self._poll.register(self._tail_fd, _IN)
+        return moved
+
+    def _configure(self, effect: fx.Configure) -> None:
+        settings = {**DEFAULTS, **effect.settings}
+        self._max_result_bytes = int(settings["max_result_bytes"])
+
+    def _leave(self, effect: fx.Leave) -> None:
+        self._leaving = True
+
+
+def run_worker(spec: WorkerSpec) -> int:
+    """Entry of a worker process: warm up, serve. Returns the exit code."""
+    warm.warm()
+    rehearse()
+    loop = WorkerLoop(spec)
+    gc.collect()
+    gc.freeze()  # what the start made lives as long as the process
+    return loop.run()

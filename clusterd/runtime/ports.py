@@ -1,0 +1,67 @@
+"""The judgements on dataflows and peeks that need more than the core knows: plans, and the shards of the store.
+
+Does not: have effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from clusterd.render.plan import plan_dataflow
+from clusterd.runtime.evaluate import check_peek
+from clusterd.storage.store import Store
+from controller_proto.codec import decode_body
+from controller_proto.command import CreateDataflow, Peek
+from controller_proto.dataflow import Export, SourceImport
+from controller_proto.errors import CodecError, Refusal
+from controller_proto.ids import GlobalId
+
+__all__ = ["WorkerPorts"]
+
+
+class WorkerPorts:
+    """Ports of a worker over `store`; None is a replica without a data directory."""
+
+    def __init__(self, store: Store | None) -> None:
+        self._store = store
+
+    def plan(self, create: CreateDataflow, indexes: Mapping[GlobalId, Export]) -> Any:
+        """The physical plan. Raises Refusal, naming what does not fit."""
+        try:
+            body = decode_body(create.body)
+        except CodecError as error:
+            raise Refusal(error.code, error.message, error.hint) from error
+        plan = plan_dataflow(create.header, body, indexes)
+        for source in create.header.source_imports:
+            self._check_source(source, create.header.as_of)
+        return plan
+
+    def check_peek(self, peek: Peek, index: Export) -> None:
+        check_peek(peek, index)
+
+    def _check_source(self, source: SourceImport, as_of: int) -> None:
+        if self._store is None:
+            raise Refusal(
+                "unknown-shard", f"import {source.id}: no shard {source.shard!r}, there is no data directory",
+                "start the replica with --data-dir",
+            )  # fmt: skip
+        shard = self._store.shard(source.shard)
+        for found, given in zip(shard.schema.columns, source.schema.columns, strict=False):
+            if (found.name, found.type) != (given.name, given.type) or (
+                found.nullable and not given.nullable
+            ):
+                what = f"column {given.name!r} ({given.type.value}) is {found.name!r} ({found.type.value})"
+                if found.nullable and not given.nullable:
+                    what = f"column {given.name!r} is nullable"
+                raise Refusal("schema-mismatch", f"import {source.id}: {what} in shard {source.shard!r}")
+        if shard.schema.arity != source.schema.arity:
+            raise Refusal(
+                "schema-mismatch",
+                f"import {source.id} has {source.schema.arity} columns, shard {source.shard!r} {shard.schema.arity}",
+            )
+        if not shard.since.less_equal(as_of):
+            raise Refusal(
+                "below-since",
+                f"import {source.id} cannot be read at {as_of}: the since of shard {source.shard!r} is {shard.since}",
+            )

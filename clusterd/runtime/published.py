@@ -1,0 +1,152 @@
+"""The indexes of other processes, as this one reads them: pages, snapshots, and what is cached of both.
+
+The registry (shm_arrangements.registry) knows the entries; an entry's handle is the pair of mapped pages. A
+snapshot is taken when a read needs one and kept for the reads after it, as long as the pages say the same;
+since it pins memory that the writer may have superseded, one that was not used for `IDLE_S` is let go: a
+timer that runs only after reads, once.
+
+Does not: decide when to look (the core does), copy rows, hold compaction back.
+"""
+
+from __future__ import annotations
+
+from clusterd.runtime.effects import PageSeen
+from clusterd.runtime.evaluate import Readable
+from clusterd.runtime.peeks import Key
+from controller_proto.ids import id_to_u64
+from shm_arrangements.errors import PublicationClosed
+from shm_arrangements.frontier import Frontier
+from shm_arrangements.names import HALVES, PageName
+from shm_arrangements.page_layout import PageStatus
+from shm_arrangements.registry import ArrangementSharingRegistry, CollectionKey, EntryState
+from shm_arrangements.snapshot import PublishedTrace, Snapshot, snapshot_together
+
+__all__ = ["IDLE_S", "PublishedIndex", "PublishedIndexes"]
+
+IDLE_S = 1.0  # after the last read: attaching again costs well under a millisecond
+
+
+class PublishedIndex:
+    """Both pages of one index, and its newest snapshot."""
+
+    __slots__ = ("_halves", "name", "readable", "snapshots", "used_s")
+
+    def __init__(self, name: str, halves: list[PublishedTrace]) -> None:
+        self.name = name
+        self._halves = halves
+        self.snapshots: list[Snapshot] = []
+        self.readable: Readable | None = None
+        self.used_s = 0.0
+
+    def read(self) -> tuple[bool, Frontier, Frontier]:
+        """Whether it is closed; since and upper of both halves together."""
+        oks, errs = (half.read() for half in self._halves)
+        if self.snapshots and (
+            oks.generation != self.snapshots[0].generation or errs.generation != self.snapshots[1].generation
+        ):
+            self.readable = None
+        closed = PageStatus.CLOSED in (oks.status, errs.status)
+        return closed, Frontier.join(oks.since, errs.since), Frontier.meet(oks.upper, errs.upper)
+
+    def snapshot(self) -> list[Snapshot]:
+        """oks and errs as they are now. Raises: as `PublishedTrace.snapshot`."""
+        self.snapshots = snapshot_together(self._halves)
+        return self.snapshots
+
+    def take(self) -> Readable:
+        """For a read. The snapshot of the last `read` or a newer one."""
+        if self.readable is None:
+            oks, errs = self.snapshot()
+            self.readable = Readable.of(self.name, oks.schema, oks.batches(), errs.batches())
+        return self.readable
+
+    def let_go(self) -> None:
+        """Of the snapshots; readers that hold one keep it."""
+        self.readable = None
+        self.snapshots = []
+        for half in self._halves:
+            half.forget()
+
+    def close(self) -> None:
+        self.readable = None
+        self.snapshots = []
+        for half in self._halves:
+            half.close()
+
+
+class PublishedIndexes:
+    """The pages of instance `instance` that this process has met."""
+
+    def __init__(self, instance: str) -> None:
+        self._instance = instance
+        self.registry: ArrangementSharingRegistry[PublishedIndex] = ArrangementSharingRegistry()
+        self._handles: dict[Key, PublishedIndex] = {}  # of published entries, by the wire's key
+        self._recent: dict[Key, None] = {}  # have a snapshot
+
+    def read(self, key: Key) -> PageSeen:
+        """What the pages say now; `absent` leaves a placeholder that owns nothing."""
+        handle = self._handles.get(key)
+        if handle is None:
+            handle = self._open(key)
+            if handle is None:
+                return PageSeen(key, "absent")
+        closed, since, upper = handle.read()
+        return PageSeen(key, "closed" if closed else "open", since, upper)
+
+    def readable(self, key: Key, now_s: float) -> Readable:
+        """The snapshot for a read, taken now or kept. Raises: as `PublishedTrace.snapshot`."""
+        handle = self._handles[key]
+        handle.used_s = now_s
+        if handle.readable is None:
+            self._recent[key] = None
+        return handle.take()
+
+    def snapshot(self, key: Key) -> list[Snapshot]:
+        """oks and errs now, for a query. Raises: as `PublishedTrace.snapshot`."""
+        self._recent[key] = None
+        return self._handles[key].snapshot()
+
+    def forget(self, key: Key) -> None:
+        """The collection is gone for this process."""
+        self._handles.pop(key, None)
+        self._recent.pop(key, None)
+        place = _place(key)
+        for handle in self.registry.close(place).release:
+            handle.close()
+
+    def let_go_idle(self, now_s: float) -> float | None:
+        """Let go of snapshots that were not used for a while; when to call again, None if there are none."""
+        due: float | None = None
+        for key in list(self._recent):
+            at = self._handles[key].used_s + IDLE_S
+            if at <= now_s:
+                self._handles[key].let_go()
+                del self._recent[key]
+            else:
+                due = at if due is None else min(due, at)
+        return due
+
+    def close(self) -> None:
+        for key in list(self._handles):
+            self.forget(key)
+
+    def _open(self, key: Key) -> PublishedIndex | None:
+        entry = self.registry.get_or_create(_place(key))
+        if entry.state is not EntryState.PLACEHOLDER:
+            return None
+        halves: list[PublishedTrace] = []
+        for half in HALVES:
+            try:
+                halves.append(PublishedTrace(PageName(self._instance, *entry.key, half)))
+            except PublicationClosed:
+                for opened in halves:
+                    opened.close()
+                return None
+        handle = PublishedIndex(key[0], halves)
+        self.registry.publish(entry.key, handle)
+        self._handles[key] = handle
+        return handle
+
+
+def _place(key: Key) -> CollectionKey:
+    return CollectionKey(id_to_u64(key[0]), key[1])
