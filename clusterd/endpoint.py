@@ -270,7 +270,8 @@ class Endpoint:
         client.inbox.clear()
         self._unhandled.pop(client, None)
         self._lingering[client] = time.monotonic() + self._config.flush_s
-        emit(ClientClosed(session=client.session, code=closing.code, message=closing.message))
+        if closing.code not in ("fenced", "disconnected"):  # those are told as what they come of
+            emit(ClientClosed(session=client.session, code=closing.code, message=closing.message))
 
     def _close_now(self, client: _Client) -> None:
         client.closing = True
