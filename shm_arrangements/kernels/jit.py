@@ -39,6 +39,10 @@ U8, I64, U64, BOOL, F64 = (read(t) for t in (types.uint8, i64, u64, types.boolea
 OUT_U8, OUT_I64, OUT_U64, OUT_BOOL = (write(t) for t in (types.uint8, i64, u64, types.boolean))
 U64_2D, OUT_U64_2D = read(u64, 2), write(u64, 2)
 
+# Kernels allocate nothing (a copy between slices would), so they need no reference counts: else each call
+# of an inner function in a loop pays two atomic operations an array argument, ten times what most of them do.
+_OPTIONS: Any = {"cache": True, "nogil": True, "_nrt": False}
+
 _KERNELS: list[Kernel] = []
 
 
@@ -58,7 +62,7 @@ class Kernel:
         if getattr(config, "DISABLE_JIT", 0):
             self._call = self.__wrapped__
             return
-        dispatcher = njit(cache=True, nogil=True)(self.__wrapped__)
+        dispatcher = njit(**_OPTIONS)(self.__wrapped__)
         dispatcher.compile(self._signature)
         dispatcher.disable_compile()
         self._call = dispatcher
@@ -80,7 +84,7 @@ def kernel(*signature: Any) -> Callable[[Callable[..., Any]], Kernel]:
 
 def inner(function: F) -> F:
     """Make a function callable from the kernels of its own file."""
-    return cast("F", njit(cache=True, nogil=True)(function))
+    return cast("F", njit(**_OPTIONS)(function))
 
 
 def kernels() -> tuple[Kernel, ...]:

@@ -172,7 +172,8 @@ def merge_sorted(
     for run in range(starts.shape[0] - 2, -1, -1):
         first, middle = starts[run], starts[run + 1]
         size = middle - first
-        spare[:size] = order[first:middle]
+        for k in range(size):
+            spare[k] = order[first + k]
         a, b, at = 0, middle, first
         while a < size and b < n:
             i, j = spare[a], order[b]

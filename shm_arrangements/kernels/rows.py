@@ -139,7 +139,8 @@ def _sort_small(
                 code, lanes, kinds, lo, hi, text, times, level, slot, order[middle - 1], order[middle]
             ):
                 continue
-            spare[start:middle] = order[start:middle]
+            for k in range(start, middle):
+                spare[k] = order[k]
             a, b, at = start, middle, start
             while a < middle and b < end:
                 if _is_after(code, lanes, kinds, lo, hi, text, times, level, slot, spare[a], order[b]):
@@ -180,8 +181,9 @@ def _radix(keys: Any, order: Any, spare_keys: Any, spare: Any, counts: Any, firs
             counts[bucket] = at + 1
             spare_keys[at] = keys[k]
             spare[at] = order[k]
-        keys[first:last] = spare_keys[first:last]
-        order[first:last] = spare[first:last]
+        for k in range(first, last):
+            keys[k] = spare_keys[k]
+            order[k] = spare[k]
 
 
 @kernel(
