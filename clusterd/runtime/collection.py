@@ -47,8 +47,8 @@ class Collection:
     """
 
     __slots__ = (
-        "announced", "applied", "applied_by", "as_of", "dataflow", "ended", "export", "gone", "hold", "key", "needs",
-        "session", "stale", "standing", "upper",
+        "announced", "applied", "applied_by", "as_of", "dataflow", "ended", "export", "gone", "hold", "key",
+        "needs", "session", "stale", "standing", "upper",
     )  # fmt: skip
 
     def __init__(
@@ -120,8 +120,8 @@ class Dataflow:
     """
 
     __slots__ = (
-        "built", "computing", "ended", "exports", "header", "imports", "live", "number", "one_shot", "plan", "running", "session",
-        "shards", "standing", "upper", "waiting",
+        "built", "computing", "ended", "exports", "header", "imports", "live", "number", "one_shot", "plan",
+        "running", "session", "shards", "standing", "upper", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -167,7 +167,7 @@ class Dataflow:
         )
 
     def next_round(self, inputs: Frontier) -> Frontier | None:
-        """The upper of the round that inputs readable up to `inputs` allow; None if there is nothing to do."""
+        """The upper of the round that inputs readable up to `inputs` allow; None if there is none."""
         if not self.standing or self.ended or self.waiting or self.running is not None:
             return None
         return plan_upper(inputs, self.upper, self.header.as_of, self.header.until)

@@ -1,4 +1,4 @@
-"""The dataflows that this process runs: rendered, run round by round in chunks, closed; and the shards they read.
+"""The dataflows that this process runs: rendered, run in rounds and chunks, closed; and the shards they read.
 
 What a dataflow reads depends on where it runs. Maintenance imports indexes of its own process and follows
 them; the interactive runtime imports snapshots, all of a query's taken before anything is built (R7), which

@@ -19,14 +19,14 @@ from controller_proto.dataflow import DataflowHeader
 from shm_arrangements.frontier import Frontier
 
 __all__ = [
-    "Abandon", "ArmFailpoint", "Build", "CloseGraph", "CloseIndex", "Configure", "Effect", "Evaluate", "Evaluated", "Event",
-    "Failed", "Flush", "Forget", "Leave", "PageSeen", "ReadPage", "RoundDone", "Send", "SetCompaction", "ShardMoved", "StartRound",
-    "UnwatchShard", "WatchShard",
+    "Abandon", "ArmFailpoint", "Build", "CloseGraph", "CloseIndex", "Configure", "Effect", "Evaluate",
+    "Evaluated", "Event", "Failed", "Flush", "Forget", "Leave", "PageSeen", "ReadPage", "RoundDone", "Send",
+    "SetCompaction", "ShardMoved", "StartRound", "UnwatchShard", "WatchShard",
 ]  # fmt: skip
 
 
 class PageSeen(msgspec.Struct, frozen=True):
-    """The answer to ReadPage. state: `absent` (nothing published), `open` or `closed`; frontiers of the meet."""
+    """The answer to ReadPage. state: `absent` (not published), `open`, `closed`; of both halves together."""
 
     key: Key
     state: str
@@ -83,7 +83,7 @@ class ReadPage(msgspec.Struct, frozen=True):
 
 
 class Evaluate(msgspec.Struct, frozen=True):
-    """Take the collection's snapshot now and answer the peek from it at `time`, now or later, by Evaluated."""
+    """Take the collection's snapshot now, and answer the peek from it at `time`, by Evaluated, in time."""
 
     pending: PendingPeek
     time: int
@@ -166,6 +166,6 @@ class Leave(msgspec.Struct, frozen=True):
 
 
 Effect = (
-    Send | ReadPage | Evaluate | Abandon | Build | StartRound | CloseGraph | CloseIndex | SetCompaction | Forget
-    | WatchShard | UnwatchShard | Configure | ArmFailpoint | Leave
+    Send | ReadPage | Evaluate | Abandon | Build | StartRound | CloseGraph | CloseIndex | SetCompaction
+    | Forget | WatchShard | UnwatchShard | Configure | ArmFailpoint | Leave
 )  # fmt: skip

@@ -1,8 +1,8 @@
 """The interactive runtime's policy: it reads pages of the maintenance runtime, and owns queries.
 
-No wake-up is lost (R10, Z11): whoever comes to wait is in the table of waiters first, then the page is read; a
-notice that comes later finds the waiter, and one that came before is covered by that reading. A notice about
-an id nobody waits for only marks it stale, which makes the next reader look first.
+No wake-up is lost (R10, Z11): whoever comes to wait is in the table of waiters first, then the page is read;
+a notice that comes later finds the waiter, and one that came before is covered by that reading. A notice
+about an id nobody waits for only marks it stale, which makes the next reader look first.
 
 It holds by `Applied` (R6): for a declared id the least of the compaction it has carried out, its parked peeks
 and its deferred queries. The frontier is sent when it has changed, after the effects that changed it, so the
@@ -24,6 +24,7 @@ from clusterd.runtime import effects as fx
 from clusterd.runtime.collection import Collection
 from clusterd.runtime.core import RuntimeCore
 from clusterd.runtime.peeks import Key
+from clusterd.runtime.state import RuntimeState
 from controller_proto.dataflow import DataflowHeader, is_one_shot
 from controller_proto.errors import Refusal
 from shm_arrangements.frontier import Frontier
@@ -52,57 +53,57 @@ class Interactive:
         elif isinstance(message, internal.Undeclare):
             self._on_undeclare(core, message)
         else:
-            raise InvariantViolation("not a message for this runtime", message=type(message).__name__)
+            raise InvariantViolation("not a message for this runtime", got=type(message).__name__)
 
     def admit(self, header: DataflowHeader) -> None:
         if not is_one_shot(header):
             raise Refusal("invalid-plan", f"dataflow {header.name!r} is no query; maintenance owns such")
 
-    def unknown(self, core: RuntimeCore, key: Key, session: int) -> Collection | None:
+    def unknown(self, state: RuntimeState, key: Key, session: int) -> Collection | None:
         placeholder = Collection(key, session, None, 0, dataflow=None, appliers=0)
         placeholder.standing = True
-        core.collections[key] = placeholder
+        state.collections[key] = placeholder
         return placeholder
 
     def owns(self, core: RuntimeCore, key: Key) -> bool:
-        return key in core.refused
+        return key in core.state.refused
 
-    def look(self, core: RuntimeCore, collection: Collection) -> None:
+    def look(self, state: RuntimeState, collection: Collection) -> None:
         if collection.key not in self._reading:
             self._reading.add(collection.key)
-            core.emit(fx.ReadPage(collection.key))
+            state.emit(fx.ReadPage(collection.key))
 
-    def moved(self, core: RuntimeCore, collection: Collection) -> None:
+    def moved(self, state: RuntimeState, collection: Collection) -> None:
         return
 
     def flush(self, core: RuntimeCore) -> None:
         return
 
     def initialised(self, core: RuntimeCore) -> None:
-        for collection in list(core.collections.values()):
+        for collection in list(core.state.collections.values()):
             if collection.standing and not collection.is_owned and not collection.is_placeholder:
-                core.drop(collection)
+                core.flows.drop(collection)
 
     def _on_look(self, core: RuntimeCore, look: internal.Look) -> None:
-        collection = core.collections.get((look.id, look.incarnation))
+        collection = core.state.collections.get((look.id, look.incarnation))
         if collection is None or collection.is_owned or collection.is_placeholder:
             return  # a declaration makes its reader look anyway
         collection.stale = True
         self._look_if_wanted(core, collection)
 
     def _look_if_wanted(self, core: RuntimeCore, collection: Collection) -> None:
-        if collection.standing and (collection.needs or core.peeks.waits_for(collection.key)):
-            self.look(core, collection)
+        if collection.standing and (collection.needs or core.state.peeks.waits_for(collection.key)):
+            self.look(core.state, collection)
 
     def _on_page(self, core: RuntimeCore, page: fx.PageSeen) -> None:
         self._reading.discard(page.key)
-        collection = core.collections.get(page.key)
+        collection = core.state.collections.get(page.key)
         if collection is None:
             return
         if page.state == "absent":
             return  # its first notice is still to come
         if page.state == "closed":
-            core.drop(collection)
+            core.flows.drop(collection)
             return
         if collection.hold.precedes(page.since):
             raise InvariantViolation(
@@ -112,13 +113,13 @@ class Interactive:
                 since=page.since,
             )
         collection.stale = False
-        core.sealed(collection, Frontier.join(collection.upper, page.upper))
+        core.flows.sealed(collection, Frontier.join(collection.upper, page.upper))
 
     def _on_declare(self, core: RuntimeCore, declare: internal.Declare) -> None:
         key = (declare.export.id, declare.incarnation)
-        if key in core.refused:
+        if key in core.state.refused:
             return
-        collection = core.collections.get(key)
+        collection = core.state.collections.get(key)
         if collection is None or collection.is_placeholder:
             collection = self._declare(core, key, declare, collection)
         if core.defers(declare.session):
@@ -133,19 +134,19 @@ class Interactive:
         collection = Collection(
             key, declare.session, declare.export, declare.as_of, dataflow=None, appliers=0
         )
-        core.collections[key] = collection
+        core.state.collections[key] = collection
         if placeholder is not None:
-            core.recheck(collection)
+            core.reads.recheck(collection)
         return collection
 
     def _on_undeclare(self, core: RuntimeCore, undeclare: internal.Undeclare) -> None:
         key = (undeclare.id, undeclare.incarnation)
-        core.refused.add(key)
-        collection = core.collections.get(key)
+        core.state.refused.add(key)
+        collection = core.state.collections.get(key)
         if collection is None:
             return
         collection.gone = "unknown-id"
         if collection.standing:
-            core.drop(collection, "unknown-id")
+            core.flows.drop(collection, "unknown-id")
         else:
-            core.withdraw_proposal(collection)
+            core.flows.withdraw(collection)

@@ -1,8 +1,8 @@
 """The shell of a worker: waits for descriptors, feeds the core, performs what it asks for. The only wait.
 
 A turn: read the pipe and the shards' notices, perform; write; then one piece of each kind of work that is
-there (a chunk of rounds, pieces of scans, or, if nothing else is to do, merging); then what coalesces goes out
-if the pipe is clear. So a command waits for one turn at most (R11), and a read by key is answered in the
+there (a chunk of rounds, pieces of scans, or, if nothing else is to do, merging); then what coalesces goes
+out if the pipe is clear. So a command waits for one turn at most (R11), and a read by key is answered in the
 turn that reads it. With no work the wait has no timeout: an idle worker is woken by nothing. The one timer
 runs while superseded names or unused snapshots wait for their time, after which it is gone.
 

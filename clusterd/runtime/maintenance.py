@@ -21,6 +21,7 @@ from clusterd.runtime import effects as fx
 from clusterd.runtime.collection import Collection
 from clusterd.runtime.core import RuntimeCore
 from clusterd.runtime.peeks import Key
+from clusterd.runtime.state import RuntimeState
 from controller_proto.dataflow import DataflowHeader
 from shm_arrangements.frontier import Frontier
 
@@ -44,21 +45,21 @@ class Maintenance:
         elif isinstance(message, internal.LookAck):
             self._unacknowledged.discard((message.id, message.incarnation))
         else:
-            raise InvariantViolation("not a message for this runtime", message=type(message).__name__)
+            raise InvariantViolation("not a message for this runtime", got=type(message).__name__)
 
     def admit(self, header: DataflowHeader) -> None:
         return
 
-    def unknown(self, core: RuntimeCore, key: Key, session: int) -> Collection | None:
+    def unknown(self, state: RuntimeState, key: Key, session: int) -> Collection | None:
         return None
 
     def owns(self, core: RuntimeCore, key: Key) -> bool:
         return True
 
-    def look(self, core: RuntimeCore, collection: Collection) -> None:
+    def look(self, state: RuntimeState, collection: Collection) -> None:
         raise InvariantViolation("maintenance owns all it knows", key=collection.key)
 
-    def moved(self, core: RuntimeCore, collection: Collection) -> None:
+    def moved(self, state: RuntimeState, collection: Collection) -> None:
         if self.appliers:
             self._dirty[collection.key] = None
 
@@ -69,15 +70,15 @@ class Maintenance:
     def flush(self, core: RuntimeCore) -> None:
         for key in [key for key in self._dirty if key not in self._unacknowledged]:
             del self._dirty[key]
-            if key in core.collections:  # of what is gone, everybody has let go
+            if key in core.state.collections:  # of what is gone, everybody has let go
                 self._unacknowledged.add(key)
-                core.emit(fx.Send(internal.Look(*key)))
+                core.state.emit(fx.Send(internal.Look(*key)))
 
     def initialised(self, core: RuntimeCore) -> None:
         return
 
     def _applied_by(self, core: RuntimeCore, applied: internal.AppliedBy) -> None:
-        collection = core.collections.get((applied.id, applied.incarnation))
+        collection = core.state.collections.get((applied.id, applied.incarnation))
         if collection is None:
             return  # refused here, so never held
         frontier = Frontier.from_wire(applied.frontier)
@@ -87,4 +88,4 @@ class Maintenance:
                 "applied compaction goes back", key=collection.key, before=before, to=frontier
             )
         collection.applied_by[applied.worker] = frontier
-        core.touch(collection.key)
+        core.state.touch(collection.key)

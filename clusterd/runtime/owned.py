@@ -59,8 +59,9 @@ class OwnedIndexes:
         index = self._indexes.pop(key, None)
         if index is not None:
             index.close()
-        for kept in (self._readable, self._unmerged, self._superseding):
-            kept.pop(key, None)  # type: ignore[attr-defined]
+        self._readable.pop(key, None)
+        self._unmerged.pop(key, None)
+        self._superseding.pop(key, None)
 
     def readable(self, key: Key) -> Readable:
         """What the index holds now. The same object as long as its batches are the same."""

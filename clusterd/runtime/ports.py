@@ -1,4 +1,4 @@
-"""The judgements on dataflows and peeks that need more than the core knows: plans, and the shards of the store.
+"""The judgements on dataflows and peeks that need more than the core knows: plans, and the store's shards.
 
 Does not: have effects.
 """
@@ -58,10 +58,12 @@ class WorkerPorts:
         if shard.schema.arity != source.schema.arity:
             raise Refusal(
                 "schema-mismatch",
-                f"import {source.id} has {source.schema.arity} columns, shard {source.shard!r} {shard.schema.arity}",
+                f"import {source.id} has {source.schema.arity} columns, "
+                f"shard {source.shard!r} has {shard.schema.arity}",
             )
         if not shard.since.less_equal(as_of):
             raise Refusal(
                 "below-since",
-                f"import {source.id} cannot be read at {as_of}: the since of shard {source.shard!r} is {shard.since}",
+                f"import {source.id} cannot be read at {as_of}: "
+                f"the since of shard {source.shard!r} is {shard.since}",
             )

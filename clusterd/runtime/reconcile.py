@@ -16,7 +16,7 @@ __all__ = ["Reconciliation", "plan_reconciliation"]
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """Numbers of dataflows: `keep` (standing -> wanted), `drop` (standing), `build` (wanted), each in order."""
+    """Numbers of dataflows: `keep` (standing -> wanted), `drop` (standing), `build` (wanted), in order."""
 
     keep: dict[int, int]
     drop: tuple[int, ...]

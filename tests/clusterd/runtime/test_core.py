@@ -1,4 +1,4 @@
-"""The runtimes' core: scenarios of the catalogue with every message under control. Ids of scenarios in the names."""
+"""The runtimes' core: scenarios of the catalogue, their ids in the names, with every message under control."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a8_a_plan_that_the_owner_refuses_leaves_nothing(workers: int) -> None:
     world.query("t1", "u1")
     world.peek("b", "t1", 0)
     world.settle()
-    assert [r.code for r in world.refusals()][0] == "invalid-plan"  # type: ignore[union-attr]
+    assert next(r.code for r in world.refusals()) == "invalid-plan"  # type: ignore[union-attr]
     assert code(world.answer("a")) == "unknown-id"
     assert code(world.answer("b")) in ("unknown-id", "dropped")
     assert not world.frontier("u1")

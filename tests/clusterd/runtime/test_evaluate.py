@@ -1,9 +1,11 @@
-"""Evaluating and finishing a peek, over heap batches: each rule by example, all of them against a naive reading."""
+"""Evaluating and finishing a peek over heap batches: each rule by example, all against a naive reading."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -20,7 +22,9 @@ from controller_proto.plan import OrderBy
 from controller_proto.response import PeekError, PeekResponse, PeekRows
 from controller_proto.schema import Column, ColumnType, Schema
 from shm_arrangements.batch import Batch
-from shm_arrangements.builder import build_batch
+from shm_arrangements.builder import HeapAllocator, build_batch
+from shm_arrangements.columns import Column as Values
+from shm_arrangements.columns import ColumnType as Kind
 from shm_arrangements.description import Description
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.updates import Updates
@@ -33,26 +37,27 @@ KT = Schema((Column("k", T.INT64, True), Column("s", T.TEXT, True)))
 BIG = 60 << 20
 
 
-def heap() -> Any:
-    from shm_arrangements.builder import HeapAllocator
-
-    return HeapAllocator()
-
-
-def index(schema: Schema, updates: list[Update], *, key: tuple[int, ...] = (0,), errs: list[Update] = [], cuts: int = 1) -> Readable:  # noqa: B006
+def index(
+    schema: Schema,
+    updates: list[Update],
+    *,
+    key: tuple[int, ...] = (0,),
+    errs: Sequence[Update] = (),
+    cuts: int = 1,
+) -> Readable:
     """An index of some batches, cut by time into `cuts`."""
     arranged = arrangement_schema(schema, key)
     return Readable.of("u1", arranged, _batches(arranged, updates, cuts), _batches(ERRS_SCHEMA, errs, cuts))
 
 
-def _batches(arranged: Any, updates: list[Update], cuts: int) -> list[Batch]:
+def _batches(arranged: Any, updates: Sequence[Update], cuts: int) -> list[Batch]:
     bounds = [0, *range(1, cuts), 100]
     types = [c.type for c in arranged.columns]
     made = []
-    for lower, upper in zip(bounds, bounds[1:], strict=False):
+    for lower, upper in itertools.pairwise(bounds):
         part = [u for u in updates if lower <= u[1] < upper]
         description = Description(Frontier.at(lower), Frontier.at(upper), Frontier.minimum())
-        made.append(build_batch(Updates.from_rows(types, part), arranged, description, heap()))
+        made.append(build_batch(Updates.from_rows(types, part), arranged, description, HeapAllocator()))
     return made
 
 
@@ -66,7 +71,9 @@ def ask(
     **finishing: Any,
 ) -> PeekResponse:
     peek = Peek(1, "p", "u1", time, keys, Finishing(**finishing))
-    raw = evaluate(peek, time, readable, max_result_bytes=limit_bytes, served_by="solo", piece_rows=piece_rows)
+    raw = evaluate(
+        peek, time, readable, max_result_bytes=limit_bytes, served_by="solo", piece_rows=piece_rows
+    )
     response = msgspec.msgpack.decode(raw, type=PeekResponse)
     assert (response.uuid, response.time, response.served_by) == ("p", time, "solo")
     return response
@@ -138,7 +145,11 @@ def test_b4_an_empty_key_holds_all_rows() -> None:
 def test_b9_order_limit_and_offset_count_multiplicity() -> None:
     readable = index(KV, [((1, 30), 0, 1), ((2, 10), 0, 1), ((3, 20), 0, 1), ((4, 10), 0, 2)])
     order = (OrderBy(1), OrderBy(0))
-    assert rows(ask(readable, order_by=order, limit=3, offset=1, projection=(1, 0))) == [(10, 4), (10, 4), (20, 3)]
+    assert rows(ask(readable, order_by=order, limit=3, offset=1, projection=(1, 0))) == [
+        (10, 4),
+        (10, 4),
+        (20, 3),
+    ]
     assert rows(ask(readable, limit=0)) == []
     assert rows(ask(readable, order_by=(OrderBy(1, descending=True),), limit=1)) == [(1, 30)]
     greater = Call(">", (ColumnRef(1), Literal(T.INT64, 10)))
@@ -159,7 +170,9 @@ def test_bug39_windows_without_an_order_partition_the_rows() -> None:
 
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("nulls_first", [False, True])
-def test_nulls_go_where_they_are_told_whichever_way_the_values_go(descending: bool, nulls_first: bool) -> None:
+def test_nulls_go_where_they_are_told_whichever_way_the_values_go(
+    descending: bool, nulls_first: bool
+) -> None:
     readable = index(KT, plus([(None, "x"), (2, "y"), (7, "z")]))
     values = [row[0] for row in rows(ask(readable, order_by=(OrderBy(0, descending, nulls_first),)))]
     known = [7, 2] if descending else [2, 7]
@@ -183,7 +196,9 @@ def test_equal_rows_of_a_projection_are_one_row_unless_an_order_was_asked_for() 
 
 def test_b15_a_negative_multiplicity_is_an_error_that_names_the_least_row() -> None:
     for cuts in (1, 2):
-        readable = index(KT, [((3, "c"), 0, -2), ((1, "a"), 0, -1), ((2, "b"), 0, 1), ((1, "a"), 1, 1)], cuts=cuts)
+        readable = index(
+            KT, [((3, "c"), 0, -2), ((1, "a"), 0, -1), ((2, "b"), 0, 1), ((1, "a"), 1, 1)], cuts=cuts
+        )
         for piece_rows in (1, 1 << 16):
             found = error(ask(readable, 0, piece_rows=piece_rows, limit=0))
             assert found.code == "invalid-data"
@@ -318,7 +333,9 @@ def test_random_peeks_are_what_a_naive_reading_says(seed: int) -> None:
             some = [rng.choice([(0, "a"), (3, None), (None, ""), (7, "b"), (1, "a")]) for _ in range(3)]
             keys = tuple(tuple(row[i] for i in readable.schema.key) for row in some)
             held = [row for row in held if tuple(row[i] for i in readable.schema.key) in keys]
-        order = tuple(OrderBy(rng.randrange(2), rng.random() < 0.5, rng.random() < 0.5) for _ in range(rng.randrange(3)))
+        order = tuple(
+            OrderBy(rng.randrange(2), rng.random() < 0.5, rng.random() < 0.5) for _ in range(rng.randrange(3))
+        )
         limit, offset = rng.choice([None, 0, 2, 5]), rng.choice([0, 0, 1, 3])
         projection = rng.choice([None, (0,), (1, 0), (1,)])
         held = sorted(held, key=_order_key(order))[offset : None if limit is None else offset + limit]
@@ -337,12 +354,9 @@ def test_limits_keep_only_what_they_may_need() -> None:
     n = 300_000
     one = Schema((Column("v", T.INT64),))
     arranged = arrangement_schema(one, (0,))
-    from shm_arrangements.columns import Column as Values
-    from shm_arrangements.columns import ColumnType as Kind
-
     values = np.random.default_rng(1).permutation(n).astype(np.int64)
     updates = Updates((Values(Kind.INT64, values),), np.zeros(n, np.uint64), np.ones(n, np.int64))
     description = Description(Frontier.at(0), Frontier.at(1), Frontier.minimum())
-    readable = Readable.of("u1", arranged, [build_batch(updates, arranged, description, heap())], [])
+    readable = Readable.of("u1", arranged, [build_batch(updates, arranged, description, HeapAllocator())], [])
     assert rows(ask(readable, 0, limit=3, offset=2)) == [(2,), (3,), (4,)]
     assert rows(ask(readable, 0, limit=2, order_by=(OrderBy(0, descending=True),))) == [(n - 1,), (n - 2,)]

@@ -1,4 +1,4 @@
-"""A whole replica without processes: the real multiplexer and runtime cores over simulated pipes, pages and shards.
+"""A whole replica without processes: the real multiplexer and cores over simulated pipes, pages and shards.
 
 Every message waits in a queue until the test lets it through, and every round and evaluation until the test
 lets it end, so a test can walk any interleaving. A collection is kept as the times of its updates, one each,
@@ -22,7 +22,7 @@ from clusterd import internal
 from clusterd import multiplexer_events as mx
 from clusterd.multiplexer import Multiplexer
 from clusterd.runtime import effects as fx
-from clusterd.runtime.core import Policy, RuntimeCore
+from clusterd.runtime.core import RuntimeCore, RuntimePolicy
 from clusterd.runtime.interactive import Interactive
 from clusterd.runtime.maintenance import Maintenance
 from clusterd.runtime.peeks import Key, PendingPeek
@@ -108,7 +108,7 @@ class FakePorts:
 class Worker:
     """One core and what its shell would keep."""
 
-    def __init__(self, world: World, index: int, policy: Policy) -> None:
+    def __init__(self, world: World, index: int, policy: RuntimePolicy) -> None:
         self.world = world
         self.index = index
         self.core = RuntimeCore(policy, FakePorts(world.shards))
@@ -361,7 +361,7 @@ class World:
                     worker.take()
                     busy = True
                 for name in sorted(worker.watched):
-                    if worker.core._shards[name] != self.shards[name].upper:
+                    if worker.core.flows._shards[name] != self.shards[name].upper:
                         worker.see_shard(name)
                         busy = True
                 for number in worker.rounds:

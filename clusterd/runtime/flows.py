@@ -1,0 +1,299 @@
+"""Flows: the lives of dataflows and collections, from creation to close, and the hold.
+
+A collection is closed when nothing holds it: not the controller, no interactive worker, no parked peek, no
+importer (R8). A dataflow runs the round that all its imports allow, as long as somebody wants what it makes.
+A query is deferred until its imports can be read at its `as_of` (R7), and given up if one of them goes first.
+
+Does not: judge commands (core.py), answer peeks (reads.py does, when a collection moves or goes).
+"""
+
+from __future__ import annotations
+
+from clusterd import internal
+from clusterd.errors import InvariantViolation
+from clusterd.runtime import effects as fx
+from clusterd.runtime.collection import Collection, Dataflow, meet_all
+from clusterd.runtime.hydration import KINDS, Hydration
+from clusterd.runtime.peeks import Key
+from clusterd.runtime.reads import Reads
+from clusterd.runtime.state import RuntimeState, dropped, unknown
+from controller_proto.errors import Refusal
+from shm_arrangements.frontier import Frontier
+
+__all__ = ["Flows"]
+
+
+class Flows:
+    """The dataflows' side of a core."""
+
+    def __init__(self, state: RuntimeState, reads: Reads) -> None:
+        self._state = state
+        self._reads = reads
+        self._collections = state.collections
+        self._dataflows = state.dataflows
+        self._hydration = Hydration()
+        self._shards: dict[str, Frontier] = {}
+        self._readers: dict[str, set[int]] = {}  # shard -> dataflows
+        self._reports: dict[Key, dict[str, Frontier]] = {}  # not yet sent, newest by kind
+
+    # -- commands carried out ------------------------------------------------------------------------------
+
+    def create(self, dataflow: Dataflow) -> None:
+        """Put an announced dataflow in force."""
+        dataflow.standing = True
+        for key in dataflow.exports:
+            self._collections[key].standing = True
+            self._hydration.expect(key, dataflow.header.as_of)
+        imports = [self._collections.get(key) for key in dataflow.imports]
+        for imported in imports:
+            if (
+                imported is None
+                or imported.ended is not None
+                or imported.gone == "unknown-id"
+                or (dataflow.one_shot and imported.applied.is_empty)
+            ):
+                self._give_up(dataflow)  # L16: what it waits for is gone
+                return
+            imported.needs[dataflow.number] = dataflow.need
+        if self._state.policy.builds_at_once:
+            self._build(dataflow)
+        for name in dataflow.shards:
+            self._readers.setdefault(name, set()).add(dataflow.number)
+            if len(self._readers[name]) == 1:
+                self._shards[name] = Frontier.minimum()
+                self._state.emit(fx.WatchShard(name))
+
+    def _build(self, dataflow: Dataflow) -> None:
+        dataflow.built = dataflow.computing = True
+        exports = tuple(key for key in dataflow.exports if key in dataflow.live)
+        self._state.emit(fx.Build(dataflow.number, dataflow.header, dataflow.plan, exports, dataflow.imports))
+        for key in exports:
+            collection = self._collections[key]
+            if not collection.hold.is_empty and collection.hold.time > collection.as_of:
+                self._state.emit(fx.SetCompaction(key, collection.hold))
+            self._state.policy.moved(self._state, collection)
+
+    def schedule(self, collection: Collection) -> None:
+        dataflow = self.dataflow_of(collection)
+        dataflow.waiting.discard(collection.key)
+        self._start(dataflow)
+
+    def _start(self, dataflow: Dataflow) -> None:
+        """An export waits no more: if it was the last, find out how far the imports are and begin."""
+        if dataflow.waiting or not dataflow.is_deferred:
+            return
+        for key in dataflow.imports:
+            imported = self._collections[key]
+            if not imported.is_owned and imported.upper.less_equal(dataflow.header.as_of):
+                self._state.policy.look(self._state, imported)
+        self.advance(dataflow)
+
+    def compact(self, collection: Collection, frontier: Frontier) -> None:
+        """Carry out an AllowCompaction; the empty frontier is a drop."""
+        if frontier.is_empty:
+            self.drop(collection)
+        else:
+            collection.applied = Frontier.join(collection.applied, frontier)
+            self._state.touch(collection.key)
+
+    def drop(self, collection: Collection, code: str = "dropped") -> None:
+        """R8, as far as this runtime goes: answer what is parked, end what is deferred, let the hold go."""
+        why = dropped(collection.id) if code == "dropped" else unknown(collection.id)
+        collection.gone = collection.gone or code
+        collection.announced = collection.applied = Frontier.empty()
+        self._reads.turn_away(collection.key, why)
+        for number in sorted(collection.needs):
+            reader = self._dataflows[number]
+            if reader.one_shot and reader.is_deferred:
+                self._give_up(reader)
+        if collection.dataflow is not None:
+            dataflow = self.dataflow_of(collection)
+            if collection.key in dataflow.waiting:
+                dataflow.waiting.discard(collection.key)
+                self._start(dataflow)
+        self._state.touch(collection.key)
+
+    def withdraw(self, collection: Collection) -> None:
+        """Take back a collection that was announced and never stood."""
+        del self._collections[collection.key]
+        self._reads.turn_away(collection.key, unknown(collection.id))
+
+    def _give_up(self, dataflow: Dataflow, why: Refusal | None = None) -> None:
+        """End a query that can never run: answer its peeks, report its frontiers empty, hold nothing."""
+        dataflow.ended = True
+        self._stop(dataflow)
+        for key in dataflow.exports:
+            collection = self._collections.get(key)
+            if collection is None or collection.ended is not None:
+                continue
+            collection.ended = why or Refusal(
+                "dropped", f"{key[0]} was given up: an import of it was dropped"
+            )
+            self._reads.turn_away(key, collection.ended)
+            if dataflow.built:
+                self._state.emit(fx.CloseIndex(key))
+            self._report(key, self._hydration.close(key))
+            for number in sorted(collection.needs):  # only queries import a query's result
+                self._give_up(self._dataflows[number])
+
+    def failed(self, event: fx.Failed) -> None:
+        dataflow = self._dataflows.get(event.number)
+        if dataflow is not None:
+            dataflow.running = None
+            self._give_up(dataflow, Refusal(event.code, event.message, event.hint))
+
+    # -- the hold ------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Take the holds of all touched collections anew, and act on those that rose."""
+        touched = self._state.touched
+        while touched:
+            collection = self._collections.get(touched.popitem()[0])
+            if collection is not None:
+                self._settle(collection)
+
+    def _settle(self, collection: Collection) -> None:
+        key = collection.key
+        if collection.is_placeholder:
+            if not self._state.peeks.waits_for(key):
+                del self._collections[key]
+                self._state.emit(fx.Forget(key))
+            return
+        if not collection.standing or not collection.raise_hold(self._state.peeks.hold(key)):
+            return
+        if collection.is_owned:
+            if collection.hold.is_empty:
+                self._close(collection)
+            elif collection.ended is None and self.dataflow_of(collection).built:
+                self._state.emit(fx.SetCompaction(key, collection.hold))
+            return
+        self._state.emit(fx.Send(internal.Applied(*key, collection.hold.to_wire())))
+        if collection.hold.is_empty:
+            del self._collections[key]
+            self._state.emit(fx.Forget(key))
+
+    def _close(self, collection: Collection) -> None:
+        """Everybody has let go: inputs first, then the memory, then the report (P10)."""
+        key = collection.key
+        dataflow = self.dataflow_of(collection)
+        dataflow.live.discard(key)
+        if not dataflow.live:
+            self._stop(dataflow)
+            del self._dataflows[dataflow.number]
+        if dataflow.built and collection.ended is None:
+            self._state.emit(fx.CloseIndex(key))
+        self._report(key, self._hydration.close(key))
+        self._hydration.forget(key)
+        del self._collections[key]
+
+    def _stop(self, dataflow: Dataflow) -> None:
+        """The dataflow computes and reads nothing any more. Idempotent."""
+        if dataflow.computing:
+            dataflow.computing = False
+            self._state.emit(fx.CloseGraph(dataflow.number))
+        for key in dataflow.imports:
+            imported = self._collections.get(key)
+            if imported is not None and imported.needs.pop(dataflow.number, None) is not None:
+                self._state.touch(key)
+        for name in dataflow.shards:
+            readers = self._readers.get(name, set())
+            readers.discard(dataflow.number)
+            if not readers and self._readers.pop(name, None) is not None:
+                del self._shards[name]
+                self._state.emit(fx.UnwatchShard(name))
+
+    # -- progress ------------------------------------------------------------------------------------------
+
+    def advance(self, dataflow: Dataflow) -> None:
+        """Begin the round that the imports allow, if any, and if anybody wants it."""
+        if not any(self._collections[key].is_wanted for key in dataflow.live):
+            return
+        inputs = meet_all(
+            [self._shards[name] for name in dataflow.shards if name in self._shards]
+            + [self._collections[key].upper for key in dataflow.imports if key in self._collections]
+        )
+        target = dataflow.next_round(inputs)
+        if target is None:
+            return
+        lower = dataflow.upper.time
+        dataflow.running = target
+        if not dataflow.built:
+            self._build(dataflow)
+            for key in dataflow.imports:  # R7: its snapshots are taken; it counts no more
+                self._collections[key].needs.pop(dataflow.number, None)
+                self._state.touch(key)
+        self._state.emit(fx.StartRound(dataflow.number, lower, target))
+
+    def sealed(self, collection: Collection, upper: Frontier) -> None:
+        """The collection is known to be sealed up to `upper`: wake what waited for that."""
+        if upper.precedes(collection.upper):
+            raise InvariantViolation(
+                "an upper regresses", key=collection.key, upper=collection.upper, to=upper
+            )
+        collection.upper = upper
+        self._reads.wake(collection)
+        for number in sorted(collection.needs):
+            self.advance(self._dataflows[number])
+
+    def round_done(self, done: fx.RoundDone) -> None:
+        dataflow = self._dataflows.get(done.number)
+        if dataflow is None:
+            return
+        if dataflow.running != done.upper:
+            raise InvariantViolation("a round ends elsewhere", number=done.number, upper=done.upper)
+        dataflow.running = None
+        dataflow.upper = done.upper
+        if done.upper.is_empty:
+            self._stop(dataflow)
+        else:
+            for key in dataflow.imports:
+                imported = self._collections[key]
+                if dataflow.number in imported.needs:
+                    imported.needs[dataflow.number] = dataflow.need
+                    self._state.touch(key)
+        for key in dataflow.exports:
+            if key in dataflow.live:
+                collection = self._collections[key]
+                self._report(key, self._hydration.advance(key, done.upper))
+                self._state.policy.moved(self._state, collection)
+                self.sealed(collection, done.upper)
+        self.advance(dataflow)
+
+    def shard_moved(self, moved: fx.ShardMoved) -> None:
+        if moved.name not in self._shards:
+            return
+        self._shards[moved.name] = Frontier.join(self._shards[moved.name], moved.upper)
+        for number in sorted(self._readers[moved.name]):
+            self.advance(self._dataflows[number])
+
+    def _report(self, key: Key, news: dict[str, Frontier]) -> None:
+        if news and self._collections[key].session == self._state.session:  # P13
+            self._reports.setdefault(key, {}).update(news)
+
+    @property
+    def has_reports(self) -> bool:
+        return bool(self._reports)
+
+    def forget_reports(self) -> None:
+        """Of a session that is over: nobody listens (P13)."""
+        self._reports.clear()
+
+    def send_reports(self) -> None:
+        """The newest frontiers that were not sent yet, one message a collection."""
+        for key, news in self._reports.items():
+            write, input, output = (news[kind].to_wire() if kind in news else None for kind in KINDS)
+            report = internal.FrontierReport(self._state.session, *key, write, input, output)
+            self._state.emit(fx.Send(report))
+        self._reports.clear()
+
+    # -- small parts ---------------------------------------------------------------------------------------
+
+    @property
+    def shards(self) -> int:
+        return len(self._shards)
+
+    def dataflow_of(self, collection: Collection) -> Dataflow:
+        """The dataflow here that exports the collection."""
+        if collection.dataflow is None:
+            raise InvariantViolation("not exported by a dataflow here", key=collection.key)
+        return self._dataflows[collection.dataflow]

@@ -1,0 +1,87 @@
+"""What the parts of a runtime's core share: its records, the effects of the event at hand, and its ports.
+
+`touch` marks a collection whose hold may have risen; holds are taken anew once, when the event has been dealt
+with (flows.py), so no half-done change shows in one.
+
+Does not: decide anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from clusterd.process import ComputeRuntimeRole
+from clusterd.runtime import effects as fx
+from clusterd.runtime.collection import Collection, Dataflow
+from clusterd.runtime.peeks import Key, PendingPeeks
+from controller_proto.command import CreateDataflow, Peek
+from controller_proto.dataflow import DataflowHeader, Export
+from controller_proto.errors import Refusal
+from controller_proto.ids import GlobalId
+
+__all__ = ["Policy", "Ports", "RuntimeState", "dropped", "unknown"]
+
+
+class Ports(Protocol):
+    """The judgements that need more than the core's state. Both raise Refusal; neither has any effect."""
+
+    def plan(self, create: CreateDataflow, indexes: Mapping[GlobalId, Export]) -> Any:
+        """Whole validation of a dataflow; what it returns is handed to Build."""
+
+    def check_peek(self, peek: Peek, index: Export) -> None:
+        """Whether keys and finishing fit the index."""
+
+
+class Policy(Protocol):
+    """What differs between the runtimes, as far as the parts below the core need it."""
+
+    role: ComputeRuntimeRole
+    appliers: int  # interactive workers whose applied compaction counts in a hold
+    builds_at_once: bool  # a dataflow is built when created; else when its imports can be read at as_of
+
+    def admit(self, header: DataflowHeader) -> None:
+        """Raise Refusal if this runtime does not take such a dataflow."""
+
+    def unknown(self, state: RuntimeState, key: Key, session: int) -> Collection | None:
+        """A read of a collection never heard of: its placeholder, or None if it does not exist."""
+
+    def look(self, state: RuntimeState, collection: Collection) -> None:
+        """Work waits for a collection of another process: find out how far it is."""
+
+    def moved(self, state: RuntimeState, collection: Collection) -> None:
+        """An own collection's page has a new upper."""
+
+
+class RuntimeState:
+    """collections, dataflows: by name, both announced and standing ones. session: the controller's."""
+
+    def __init__(self, policy: Policy, ports: Ports) -> None:
+        self.policy = policy
+        self.ports = ports
+        self.peeks = PendingPeeks()
+        self.collections: dict[Key, Collection] = {}
+        self.dataflows: dict[int, Dataflow] = {}
+        self.session = 0
+        self.refused: set[Key] = set()  # what refused commands of this session would have made
+        self.touched: dict[Key, None] = {}
+        self._out: list[fx.Effect] = []
+
+    def emit(self, effect: fx.Effect) -> None:
+        self._out.append(effect)
+
+    def take_effects(self) -> list[fx.Effect]:
+        out, self._out = self._out, []
+        return out
+
+    def touch(self, key: Key) -> None:
+        """The hold of the collection may have risen."""
+        self.touched[key] = None
+
+
+def unknown(id: GlobalId) -> Refusal:
+    return Refusal("unknown-id", f"{id} was not created in this session")
+
+
+def dropped(id: GlobalId) -> Refusal:
+    return Refusal("dropped", f"{id} was dropped", "an id does not come back within a session")
