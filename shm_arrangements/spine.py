@@ -5,9 +5,11 @@ there are at most about two batches a level (a merge in progress shows both its 
 long as the logarithm of the updates. Each insertion pays `_FUEL_PER_UPDATE` for each of its updates to
 every merge in progress. A merge of s updates costs under 2.5 s, so it is over before s / 3 updates have
 followed it: before anything behind it has grown to half its size. Hence merges never pile up, and inserting
-costs a constant times the logarithm an update, amortized. No call does more than its fuel; what an
-insertion would owe beyond `_INSERT_FUEL_LIMIT` waits for `exert` or for later insertions, and only a chain
-of `MAX_BATCHES` is shortened at once.
+costs a constant times the logarithm an update, amortized.
+
+No call does more than its fuel, and an insertion pays at most `_INSERT_FUEL_LIMIT` in all, smallest merges
+first, so that what is put off is the largest and the chain grows by few batches for it. Who inserts large
+batches without pause exerts in between; only a chain of `MAX_BATCHES` is shortened at once.
 
 Merging rounds times up to `since` and drops what cancels: with `since` following, the updates kept are at
 most a few times those needed to tell the present apart. An empty batch only extends the description of its
@@ -20,6 +22,7 @@ keeps it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from shm_arrangements import failpoints
@@ -34,7 +37,7 @@ from shm_arrangements.schema import ArrangementSchema
 MAX_BATCHES: Final = 48  # shown at once; a publication page has room for 64
 _FUEL_PER_UPDATE: Final = 8
 _LEAST_FUEL: Final = 256  # an insertion of one update: less would cost more in calls than in work
-_INSERT_FUEL_LIMIT: Final = 400_000  # tens of milliseconds, so that an insertion stays within a chunk (R11)
+_INSERT_FUEL_LIMIT: Final = 250_000  # tens of milliseconds, so that an insertion stays within a chunk (R11)
 _RATIO: Final = 2
 _IDLE_RATIO: Final = 8  # exerted without input, merging goes on until the chain is this steep
 
@@ -133,15 +136,15 @@ class Spine:
         Raises: as `insert`.
         """
         while True:
-            self._begin(_RATIO)
-            if self._newest_merge() is None:
+            merges = self._merges()
+            if not merges:
                 self._begin(_IDLE_RATIO, most=1)
-            at = self._newest_merge()
-            if at is None:
+                merges = self._merges()
+            if not merges:
                 return False
             if fuel_updates <= 0:
                 return True
-            fuel_updates -= self._work(at, fuel_updates)
+            fuel_updates -= self._work(merges[0], fuel_updates)
 
     def set_logical_compaction(self, frontier: Frontier) -> None:
         """Make `frontier` the since: reads before it are given up, for good. Empty: all reads are.
@@ -228,48 +231,59 @@ class Spine:
         self._shown = None
 
     def _begin(self, ratio: int, most: int | None = None) -> None:
-        """Begin the merges that are due, newest first; empty batches are absorbed on the way."""
-        at = len(self._chain) - 2
-        while at >= 0 and most != 0:
+        """Begin the merges that are due, smallest first; empty batches are absorbed before."""
+        self._absorb()
+        while most != 0:
+            due = [
+                (len(older) + len(newer), at)
+                for at, (older, newer) in enumerate(pairwise(self._chain))
+                if isinstance(older, Batch)
+                and isinstance(newer, Batch)
+                and len(older) < ratio * len(newer)
+                and self._may_merge(newer.description)
+            ]
+            if not due:
+                return
+            _, at = min(due)
             older, newer = self._chain[at], self._chain[at + 1]
-            if self._may_merge(newer.description):
-                if isinstance(newer, Batch) and len(newer) == 0:
-                    self._extend(at, newer.description.upper)
-                    del self._chain[at + 1]
-                elif isinstance(newer, Batch) and isinstance(older, Batch):
-                    if len(older) == 0:
-                        joined = _from(older.description.lower, newer.description)
-                        self._chain[at : at + 2] = [newer.with_description(joined)]
-                        self._shown = None
-                    elif len(older) <= ratio * len(newer):
-                        merger = Merger(older, newer, self._since, self._allocator)
-                        self._chain[at : at + 2] = [_Merge(older, newer, merger)]
-                        most = None if most is None else most - 1
-            at -= 1
+            assert isinstance(older, Batch)
+            assert isinstance(newer, Batch)
+            merger = Merger(older, newer, self._since, self._allocator)
+            self._chain[at : at + 2] = [_Merge(older, newer, merger)]
+            most = None if most is None else most - 1
+
+    def _absorb(self) -> None:
+        """Let empty batches become part of a neighbour's description."""
+        for at in range(len(self._chain) - 2, -1, -1):
+            older, newer = self._chain[at], self._chain[at + 1]
+            if not self._may_merge(newer.description):
+                continue
+            if len(newer) == 0:
+                self._extend(at, newer.description.upper)
+                del self._chain[at + 1]
+            elif len(older) == 0 and isinstance(newer, Batch):
+                joined = _from(older.description.lower, newer.description)
+                self._chain[at : at + 2] = [newer.with_description(joined)]
+                self._shown = None
 
     def _pay(self, fuel: int) -> None:
-        """Give `fuel` to every merge in progress, newest first, and to those that begin thereby."""
+        """Give `fuel` to every merge in progress, smallest first, and to those that begin thereby."""
         budget = _INSERT_FUEL_LIMIT
-        at = self._newest_merge()
-        while at is not None:
-            if budget == 0:
+        paid: list[_Merge] = []
+        while budget > 0:
+            unpaid = [link for link in self._merges() if link not in paid]
+            if not unpaid:
                 return
-            budget -= self._work(at, min(fuel, budget))
-            if not isinstance(self._chain[min(at, len(self._chain) - 1)], _Merge):
-                self._begin(_RATIO)
-            at = self._newest_merge(before=at)
+            paid.append(unpaid[0])
+            budget -= self._work(unpaid[0], min(fuel, budget))
 
-    def _newest_merge(self, before: int | None = None) -> int | None:
-        end = len(self._chain) if before is None else min(before, len(self._chain))
-        for at in range(end - 1, -1, -1):
-            if isinstance(self._chain[at], _Merge):
-                return at
-        return None
+    def _merges(self) -> list[_Merge]:
+        """The merges in progress, the one that needs least first."""
+        merges = [link for link in self._chain if isinstance(link, _Merge)]
+        return sorted(merges, key=lambda link: link.merger.remaining())
 
-    def _work(self, at: int, fuel: int) -> int:
-        """Spend at most `fuel` on the merge at `at`; returns what was spent."""
-        link = self._chain[at]
-        assert isinstance(link, _Merge)
+    def _work(self, link: _Merge, fuel: int) -> int:
+        """Spend at most `fuel` on a merge; returns what was spent. If it is done, begin what is then due."""
         failpoints.hit("spine.merge")
         used = link.merger.work(fuel)
         self._merged_updates += used
@@ -278,22 +292,22 @@ class Spine:
             # The description may have grown while the merge was on its way.
             both = link.description
             description = Description(both.lower, both.upper, result.description.since)
-            self._chain[at] = result.with_description(description)
+            self._chain[self._chain.index(link)] = result.with_description(description)
             self._retired += (link.older, link.newer)
             self._shown = None
+            self._begin(_RATIO)
         return used
 
     def _shorten(self) -> None:
         """Keep the chain within what a page can show, whatever it costs."""
         while len(self.batches()) > MAX_BATCHES:
-            at = self._newest_merge()
-            if at is None:
+            merges = self._merges()
+            if not merges:
                 self._begin(MAX_BATCHES, most=1)
-                at = self._newest_merge()
-            if at is None:
+                merges = self._merges()
+            if not merges:
                 return  # physical compaction forbids it
-            self._work(at, _INSERT_FUEL_LIMIT)
-            self._begin(_RATIO)
+            self._work(merges[0], _INSERT_FUEL_LIMIT)
 
 
 def _from(lower: Frontier, description: Description) -> Description:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shm_arrangements import failpoints, read
+from shm_arrangements import spine as spine_module
 from shm_arrangements.batch import Batch
 from shm_arrangements.builder import HeapAllocator, build_batch
 from shm_arrangements.columns import Column, ColumnSpec, ColumnType
@@ -92,6 +93,24 @@ def test_the_chain_stays_short_under_batches_of_any_size(seed: int) -> None:
     columns, counts = read.scan_at(spine.batches(), 299)
     assert len(counts) == total
     assert (np.sort(columns[0].values) == np.arange(total)).all()
+
+
+def test_large_insertions_without_pause_put_merging_off_but_neither_lengthen_nor_square_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spine_module, "_INSERT_FUEL_LIMIT", 500)
+    spine = Spine(SCHEMA, HeapAllocator())
+    blocks, size = 200, 300
+    for t in range(blocks):
+        keys = np.arange(size) * blocks + t
+        insert(spine, block(keys, keys, t, 1), Frontier.at(t + 1))
+        assert len(spine.batches()) <= MAX_BATCHES
+    while spine.exert(10_000):
+        pass
+    # Two units an update and level; 8 levels of halves, and one for what is uneven.
+    assert spine.statistics().merged_updates <= 2 * 9 * blocks * size
+    columns, _ = read.scan_at(spine.batches(), blocks)
+    assert (np.sort(columns[0].values) == np.arange(blocks * size)).all()
 
 
 @pytest.mark.slow
