@@ -165,7 +165,7 @@ def _print_connection(console: Console, outcome: Outcome, replica: Replica) -> N
         f"""In .venv/bin/python:
 
     from clusterd.client import Client
-    client = Client.connect("{replica.address}", reader=True)
+    client = Client.connect("{replica.address}", instance="{replica.instance}", reader=True)
     client.index("{outcome.ids['carriers']}").peek(keys=["UA"]).dicts()    # asks the daemon
     client.index("{outcome.ids['carriers']}").attach().scan().columns      # reads its memory
 

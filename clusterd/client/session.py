@@ -81,6 +81,7 @@ class Client:
         where: str | Replica,
         *,
         data_dir: Path | str | None = None,
+        instance: str | None = None,
         config: Mapping[str, Any] | None = None,
         reader: bool = False,
         epoch: int | None = None,
@@ -88,12 +89,12 @@ class Client:
     ) -> Client:
         """Connect to an address (`unix:PATH`, `tcp:HOST:PORT`) or a launched replica.
 
-        data_dir: where the replica's shards are; a launched replica knows. A controller's `epoch`
+        data_dir, instance: where the replica's shards are, and the token of its shared memory (of its
+        READY line, needed where several run); a launched replica knows both. A controller's `epoch`
         (default: the clock) fences those with a lower one. It starts from nothing: what earlier
         controllers created ends. Raises OSError if nobody listens, Refusal as the replica says (`fenced`,
         `incompatible-config`).
         """
-        instance = None
         if not isinstance(where, str):
             instance, data_dir = where.instance, data_dir if data_dir is not None else where.data_dir
             config = {**where.config, **(config or {})}

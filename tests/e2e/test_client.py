@@ -101,7 +101,7 @@ def test_a_reader_beside_the_controller_and_a_later_controller(replica: Replica,
     client.create_shard("fruit", FRUIT)
     fruit = client.create_index("fruit", key=["name"])
     client.write("fruit", [("apple", 3)])
-    with Client.connect(replica.address, reader=True) as reader:
+    with Client.connect(replica.address, instance=replica.instance, reader=True) as reader:
         assert reader.index(fruit.id).peek(keys=["apple"], at=0).rows() == [("apple", 3)]
         with Client.connect(replica) as later:
             later.create_index("fruit", key=["kilos"])
