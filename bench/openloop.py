@@ -44,8 +44,10 @@ class PeekSocket:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Response)
         self._buffer = bytearray()
-        self._seq = 0
-        self.socket.sendall(self._frame(Hello(seq=0, nonce=f"bench-{os.getpid()}-{id(self)}", kind="reader")))
+        self._seq = 1
+        self.socket.sendall(
+            self._frame(Hello(seq=self._seq, nonce=f"bench-{os.getpid()}-{id(self)}", kind="reader"))
+        )
 
     def _frame(self, message: Any) -> bytes:
         body = self._encoder.encode(message)
@@ -193,7 +195,12 @@ class OpenLoop:
         )
 
     def so_far(self) -> tuple[np.ndarray, np.ndarray]:
-        """When each peek that is due by now was due, and its latency; NaN if it is not answered yet."""
+        """When each peek that is due by now was due, and its latency; NaN if it is not answered yet.
+
+        Raises RuntimeError if the process failed.
+        """
+        if self._process.poll():
+            raise RuntimeError(f"the open-loop client ended with status {self._process.returncode}")
         start = float(self._shared[0])
         passed = int((time.monotonic() - start) * self._rate) if start else 0
         sent = min(len(self._shared) - 1, max(0, passed))
