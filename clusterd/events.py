@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import select
+import stat
 import time
 from typing import Any
 
@@ -21,6 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 _LINE_BYTES = select.PIPE_BUF  # what a pipe that polls writable is sure to take whole
+_SHORT = 16  # characters; shorter texts are not cut
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
@@ -97,19 +99,35 @@ def emit(event: Event, *, fd: int = 2) -> bool:
     facts: dict[str, Any] = {"ts": round(time.time(), 3), "pid": os.getpid(), **msgspec.to_builtins(event)}
     if _dropped:
         facts["dropped_events"] = _dropped
-    line = _encode(facts)
-    if len(line) >= _LINE_BYTES and (text := facts.get("traceback")):
-        keep = max(0, len(text) - (len(line) - _LINE_BYTES) - 64)  # the end of a traceback says most
-        facts["traceback"] = "..." + text[-keep:] if keep else "..."
-        line = _encode(facts)
+    line = _fitted(facts, fd)
     poll = select.poll()
     try:
         poll.register(fd, select.POLLOUT)
         if any(seen & select.POLLOUT for _, seen in poll.poll(0)):
-            os.write(fd, line[: _LINE_BYTES - 1] + b"\n")
+            os.write(fd, line)
             _dropped = 0
             return True
     except OSError:
         pass
     _dropped += 1
     return False
+
+
+def _fitted(facts: dict[str, Any], fd: int) -> bytes:
+    """One line; for a pipe the longest texts are halved until it fits. A traceback keeps its end."""
+    line: bytes = _encode(facts) + b"\n"
+    try:
+        mode = os.fstat(fd).st_mode
+    except OSError:
+        return line
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return line
+    while len(line) > _LINE_BYTES:
+        name = max((n for n, v in facts.items() if isinstance(v, str)), key=lambda n: len(facts[n]))
+        text: str = facts[name]
+        if len(text) < _SHORT:  # it is no text that is long
+            return _encode({name: facts[name] for name in ("ts", "pid", "event")}) + b"\n"
+        half = len(text) // 2
+        facts[name] = "..." + text[-half:] if name == "traceback" else text[:half] + "..."
+        line = _encode(facts) + b"\n"
+    return line
