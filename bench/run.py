@@ -80,9 +80,11 @@ def _run(options: argparse.Namespace, console: Console, left_up: list[Replica]) 
         heavy_days = outcome.heavy_days  # the same work in every mode
         outcomes.append(outcome)
         took = [end - start for start, end in outcome.hydrations]
+        each = f"{np.median(took) if took else 0:.1f} s each"
         console.print(
-            f"{mode}: {outcome.updates:,} flights in {outcome.replay_s:.0f} s, {len(took)} hydrations of "
-            f"{np.median(took) if took else 0:.1f} s, {len(outcome.latencies):,} peeks, views equal DuckDB's"
+            f"{mode}: {outcome.updates:,} flights in {outcome.replay_s:.0f} s, {len(took)} hydrations ({each}, "
+            f"of {heavy_days} days), {len(outcome.latencies):,} peeks, views equal DuckDB's",
+            soft_wrap=True,
         )
     return outcomes
 
@@ -106,8 +108,13 @@ def _print_views(console: Console, outcome: Outcome) -> None:
             table.add_column(column, justify="right" if number else "left")
         for row in rows:
             table.add_row(*(v if isinstance(v, str) else "-" if v is None else f"{v:,}" for v in row))
-        console.print()
-        console.print(table)
+        _print_table(console, view.title, table)
+
+
+def _print_table(console: Console, title: str, table: Table) -> None:
+    console.print()
+    console.print(title, style="bold", soft_wrap=True)
+    console.print(table)
 
 
 def _by_delay(route: Any) -> int:
@@ -123,9 +130,7 @@ def _by_month(rows: list[Any]) -> tuple[tuple[str, ...], list[Any]]:
 
 
 def _print_latencies(console: Console, outcomes: list[Outcome]) -> None:
-    table = Table(
-        title="peek latency", title_justify="left", title_style="bold", box=None, header_style="dim"
-    )
+    table = Table(box=None, header_style="dim")
     for name in ("mode", "peeks sent", "peeks", "p50", "p99", "p99.9", "greatest"):
         table.add_column(name, justify="left" if name in ("mode", "peeks sent") else "right")
     for outcome in outcomes:
@@ -133,18 +138,14 @@ def _print_latencies(console: Console, outcomes: list[Outcome]) -> None:
             if len(latencies):
                 p = np.percentile(latencies, [50, 99, 99.9, 100])
                 table.add_row(outcome.mode, case, f"{len(latencies):,}", *(milliseconds(v) for v in p))
-    console.print()
-    console.print(table)
-    table = Table(
-        title="from append to view", title_justify="left", title_style="bold", box=None, header_style="dim"
-    )
+    _print_table(console, "peek latency", table)
+    table = Table(box=None, header_style="dim")
     for name in ("mode", "view", "p50", "p99"):
         table.add_column(name, justify="left" if name in ("mode", "view") else "right")
     for outcome in outcomes:
         for view, lags in outcome.lags.items():
             table.add_row(outcome.mode, view, *(milliseconds(v) for v in np.percentile(lags, [50, 99])))
-    console.print()
-    console.print(table)
+    _print_table(console, "from append to view", table)
 
 
 def _cases(outcome: Outcome) -> dict[str, np.ndarray]:
