@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from clusterd.operators import kernels
+import clusterd.operators.kernels as kernels
 from shm_arrangements.kernels import warm as lower
 
 __all__ = ["warm"]
