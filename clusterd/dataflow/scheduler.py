@@ -101,7 +101,7 @@ class Scheduler:
         return bool(self._running or len(self._sequence))
 
     def step(self, budget_s: float, clock: Clock) -> Step:
-        """Run chunks until `budget_s` of `clock` is used or nothing is left; at least one if there is work."""
+        """Run chunks until `budget_s` of `clock` is used or nothing is left; at least one if any."""
         end = clock() + budget_s
         completed: list[RoundDone] = []
         while self._begin_decided():
