@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 
 from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, OperatorStatistics, Round, types_of
 from clusterd.operators.faults import NO_ERRS, Faults, count_of, show_row
+from clusterd.operators.growable import Growable
 from clusterd.operators.kernels.table import fold
 from clusterd.operators.ordered import OrderedRows
 from clusterd.operators.reduce_tactic import AggregateCall, Sums, Values, result_spec
-from clusterd.operators.row_table import Partials, RowTable, grown
+from clusterd.operators.row_table import Partials, RowTable
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowSpec, encode
 from shm_arrangements.updates import Updates
@@ -64,7 +65,7 @@ class ReduceOperator:
         self._groups = RowTable(self._key_spec)
         self._sums = Sums(self._input, self._calls)
         self._partials = Partials(self._sums.width)
-        self._holders = np.zeros(0, np.int32)
+        self._holders = Growable(np.int32)
         self._ordered = {k: OrderedRows(spec) for k, spec in self._value_specs.items()}
 
     def start(self, round: Round) -> None:
@@ -97,8 +98,8 @@ class ReduceOperator:
             return
         nothing = Delta.empty(self._types)
         order = self._partials.order()
-        self._sums.words = grown(self._sums.words, self._groups.capacity)
-        self._holders = grown(self._holders, self._groups.capacity)
+        self._sums.grow(self._groups.capacity)
+        self._holders.grow(self._groups.capacity)
         faults = Faults()
         edges: dict[int, NDArray[np.int32]] = {}
         for k, rows in self._ordered.items():
@@ -121,8 +122,8 @@ class ReduceOperator:
 
     def _retire(self) -> None:
         for rows in self._ordered.values():
-            rows.retire(self._holders)
-        self._groups.free(self._partials.retire(self._sums.words, self._holders))
+            rows.retire(self._holders.a)
+        self._groups.free(self._partials.retire(self._sums.words, self._holders.a))
 
     def _step(
         self, order: Ints, start: int, end: int, fields: Ints, before: Words, after: Words,

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusterd.operators.growable import Growable
 from clusterd.operators.kernels import accumulate as kernels
 from shm_arrangements.columns import Column, ColumnSpec, ColumnType
 
@@ -123,7 +124,15 @@ class Sums:
                 self._want("valid", call.column, spec.type, COUNT_WORDS)
             if call.function == "sum":
                 self._want("sum", call.column, spec.type, _SUM_SIZES[spec.type])
-        self.words: Words = np.zeros((0, self.width), np.uint64)
+        self._words = Growable(np.uint64, (self.width,))
+
+    @property
+    def words(self) -> Words:
+        """(slots, width); for the moment, not to be kept."""
+        return self._words.a
+
+    def grow(self, slots: int) -> None:
+        self._words.grow(slots)
 
     def _want(self, kind: str, column: int, type_: ColumnType, size: int) -> None:
         if self.find(kind, column) is None:
@@ -182,7 +191,7 @@ class Sums:
         if below == above == 0:
             return words
         old_at, old_end = field.at + kernels.LIMBS, field.at + field.size
-        self.words = _stretch(self.words, old_at, old_end, below, above)
+        self._words.replace(_stretch(self.words, old_at, old_end, below, above))
         words = _stretch(words, old_at, old_end, below, above)
         field.first = first
         field.size += below + above

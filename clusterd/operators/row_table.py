@@ -15,35 +15,23 @@ twice.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clusterd.operators.growable import Growable
 from clusterd.operators.kernels import table as kernels
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowImage, RowSpec, decode
 
-__all__ = ["Partials", "RowTable", "grown", "sorted_by_time"]
+__all__ = ["Partials", "RowTable", "sorted_by_time"]
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
-T = TypeVar("T", bound=np.generic)
 
 _START_SLOTS = 64
 _TEXT_SLACK = 1 << 16  # dead bytes that are not worth a compaction
-
-
-def grown(array: NDArray[T], rows: int, fill: int = 0) -> NDArray[T]:
-    """`array` with at least `rows` rows, new ones holding `fill`; the array itself if it has them."""
-    if len(array) >= rows:
-        return array
-    size = max(rows, 2 * len(array), _START_SLOTS)
-    out = np.zeros((size, *array.shape[1:]), array.dtype)
-    if fill:
-        out[len(array) :] = fill
-    out[: len(array)] = array
-    return out
 
 
 def sorted_by_time(times: Words) -> Ints:
@@ -63,13 +51,14 @@ class RowTable:
         kinds = spec.kinds
         self.kinds = np.concatenate([np.zeros(1, np.uint8), kinds]) if grouped else kinds
         texts = len(spec.text_columns)
-        self.lanes: Words = np.zeros((0, len(self.kinds)), np.uint64)
-        self.text_lo: Ints = np.zeros((0, texts), np.int64)
-        self.text_hi: Ints = np.zeros((0, texts), np.int64)
-        self.text = np.zeros(0, np.uint8)
-        self._tags = np.zeros(0, np.uint32)
-        self._free: Ints = np.zeros(0, np.int64)
-        self._entries: Words = np.zeros(2 * _START_SLOTS, np.uint64)
+        self._lanes = Growable(np.uint64, (len(self.kinds),))
+        self._text_lo = Growable(np.int64, (texts,))
+        self._text_hi = Growable(np.int64, (texts,))
+        self._text = Growable(np.uint8)
+        self._tags = Growable(np.uint32)
+        self._free = Growable(np.int64)
+        self._entries = Growable(np.uint64)
+        self._entries.grow(2 * _START_SLOTS)
         self._meta: Ints = np.zeros(4, np.int64)
 
     @property
@@ -77,13 +66,30 @@ class RowTable:
         """Slots there is room for; arrays by slot have this length or more."""
         return len(self._tags)
 
+    @property
+    def lanes(self) -> Words:
+        """(capacity, L), the group first if `grouped`. As every array here: not to be kept."""
+        return self._lanes.a
+
+    @property
+    def text_lo(self) -> Ints:
+        return self._text_lo.a
+
+    @property
+    def text_hi(self) -> Ints:
+        return self._text_hi.a
+
+    @property
+    def text(self) -> NDArray[np.uint8]:
+        return self._text.a
+
     def __len__(self) -> int:
         return int(self._meta[kernels.USED] - self._meta[kernels.FREE])
 
     @property
     def nbytes(self) -> int:
-        arrays = (self.lanes, self.text_lo, self.text_hi, self.text, self._tags, self._free, self._entries)
-        return sum(a.nbytes for a in arrays)
+        sized = (self._lanes, self._text_lo, self._text_hi, self._text, self._tags, self._free, self._entries)
+        return sum(a.nbytes for a in sized)
 
     def assign(self, image: RowImage, groups: Ints | None = None) -> Ints:
         """(n,) slot of each row, a new one for a row that is not there. groups: (n,), if `grouped`."""
@@ -104,8 +110,8 @@ class RowTable:
         while True:
             done = kernels.assign_slots(
                 hashes, lanes, lo, hi, image.text, done,
-                self._entries, self._tags, self.lanes, self.text_lo, self.text_hi, self.text,
-                self._free, self._meta, out,
+                self._entries.a, self._tags.a, self.lanes, self.text_lo, self.text_hi, self.text,
+                self._free.a, self._meta, out,
             )  # fmt: skip
             if done == n:
                 return out
@@ -115,29 +121,23 @@ class RowTable:
         """Room for at least one more row with `text_bytes` of text."""
         used, free, text_used = (int(self._meta[k]) for k in (kernels.USED, kernels.FREE, kernels.TEXT_USED))
         if free == 0 and used == self.capacity:
-            size = max(_START_SLOTS, 2 * self.capacity)
-            self._tags = grown(self._tags, size)
-            self._free = grown(self._free, size)
-            self.lanes = grown(self.lanes, size)
-            self.text_lo = grown(self.text_lo, size)
-            self.text_hi = grown(self.text_hi, size)
+            for sized in (self._tags, self._free, self._lanes, self._text_lo, self._text_hi):
+                sized.grow(used + 1)
         if 2 * (used - free + 1) > len(self._entries):
-            entries: Words = np.zeros(2 * len(self._entries), np.uint64)
-            kernels.grow(self._entries, entries)
-            self._entries = entries
-        if text_used + text_bytes > len(self.text):
-            self.text = grown(self.text, text_used + text_bytes)
+            self._entries = _regrown(self._entries)
+        self._text.grow(text_used + text_bytes)
 
     def free(self, slots: Ints) -> None:
         """Let go of distinct slots, at the end of a round: nothing may name them any more."""
         kernels.free_slots(
-            slots, self._entries, self._tags, self.text_lo, self.text_hi, self._free, self._meta
+            slots, self._entries.a, self._tags.a, self.text_lo, self.text_hi, self._free.a, self._meta
         )
         dead, text_used = int(self._meta[kernels.TEXT_DEAD]), int(self._meta[kernels.TEXT_USED])
         if dead > _TEXT_SLACK and 2 * dead > text_used:
-            text = np.empty(2 * (text_used - dead), np.uint8)
-            kernels.compact_text(self.text, self.text_lo, self.text_hi, text, self._meta)
-            self.text = text
+            text = Growable(np.uint8)
+            text.grow(2 * (text_used - dead))
+            kernels.compact_text(self.text, self.text_lo, self.text_hi, text.a, self._meta)
+            self._text = text
 
     def columns(self, slots: Ints) -> tuple[Column, ...]:
         """The rows of `slots`, as columns (the group left out)."""
@@ -154,51 +154,78 @@ class RowTable:
         return groups
 
 
+def _regrown(entries: Growable[np.uint64]) -> Growable[np.uint64]:
+    """Twice the table, with the same entries."""
+    out = Growable(np.uint64)
+    out.grow(2 * len(entries))
+    kernels.grow(entries.a, out.a)
+    return out
+
+
 class Partials:
     """The sums a round adds: `words` (count, W) uint64 by (slot, time); words 0 and 1 count the rows."""
 
     def __init__(self, width: int) -> None:
-        self._first = np.zeros(0, np.int32)
-        self._last = np.zeros(0, np.int32)
+        self._first = Growable(np.int32, fill=-1)
+        self._last = Growable(np.int32, fill=-1)
         self._meta: Ints = np.zeros(2, np.int64)
-        self.slots: Ints = np.zeros(0, np.int64)
-        self.times: Words = np.zeros(0, np.uint64)
-        self.words: Words = np.zeros((0, width), np.uint64)
-        self._entries: Words = np.zeros(2 * _START_SLOTS, np.uint64)
+        self._words = Growable(np.uint64, (width,))
+        self._start()
+
+    def _start(self) -> None:
+        self._slots = Growable(np.int64)
+        self._times = Growable(np.uint64)
+        self._words = Growable(np.uint64, self._words.a.shape[1:])
+        self._entries = Growable(np.uint64)
+        self._entries.grow(2 * _START_SLOTS)
+
+    @property
+    def slots(self) -> Ints:
+        return self._slots.a
+
+    @property
+    def times(self) -> Words:
+        return self._times.a
+
+    @property
+    def words(self) -> Words:
+        return self._words.a
+
+    @words.setter
+    def words(self, words: Words) -> None:
+        if words is not self._words.a:
+            self._words.replace(words)
 
     def __len__(self) -> int:
         return int(self._meta[kernels.COUNT])
 
     @property
     def nbytes(self) -> int:
-        arrays: tuple[NDArray[Any], ...] = (
-            self._first, self._last, self.slots, self.times, self.words, self._entries,
+        sized: tuple[Growable[Any], ...] = (
+            self._first, self._last, self._slots, self._times, self._words, self._entries,
         )  # fmt: skip
-        return sum(a.nbytes for a in arrays)
+        return sum(a.nbytes for a in sized)
 
     def add(self, slots: Ints, times: Words, diffs: Ints, capacity: int) -> Ints:
         """(n,) the partial of each (slot, time), its count raised by the diff. capacity: of the table."""
-        self._first = grown(self._first, capacity, -1)
-        self._last = grown(self._last, capacity, -1)
+        self._first.grow(capacity)
+        self._last.grow(capacity)
         n = len(slots)
         out = np.empty(n, np.int64)
         done = 0
         while True:
             done = kernels.assign_partials(
-                slots, times, diffs, done, self._first, self._last,
-                self.slots, self.times, self.words, self._entries, self._meta, out,
+                slots, times, diffs, done, self._first.a, self._last.a,
+                self.slots, self.times, self.words, self._entries.a, self._meta, out,
             )  # fmt: skip
             if done == n:
                 return out
-            if len(self) == len(self.slots):
-                size = max(_START_SLOTS, 2 * len(self))
-                self.slots = grown(self.slots, size)
-                self.times = grown(self.times, size)
-                self.words = grown(self.words, size)
+            count = len(self)
+            if count == len(self._slots):
+                for sized in (self._slots, self._times, self._words):
+                    sized.grow(count + 1)
             else:
-                entries: Words = np.zeros(2 * len(self._entries), np.uint64)
-                kernels.grow(self._entries, entries)
-                self._entries = entries
+                self._entries = _regrown(self._entries)
 
     def order(self) -> Ints:
         """The partials, ascending in time."""
@@ -208,15 +235,13 @@ class Partials:
         """End of the round: start anew. Returns the slots whose `sums` and `holders` are all zero."""
         count = len(self)
         out = np.empty(count, np.int64)
-        freed = kernels.retire(self.slots, count, sums, self._first, self._last, holders, out)
+        freed = kernels.retire(self.slots, count, sums, self._first.a, self._last.a, holders, out)
         self._meta[:] = 0
         if count > _START_SLOTS:
-            self.slots, self.times = np.zeros(0, np.int64), np.zeros(0, np.uint64)
-            self.words = np.zeros((0, self.words.shape[1]), np.uint64)
-            self._entries = np.zeros(2 * _START_SLOTS, np.uint64)
+            self._start()
         else:
             self.words[:count] = 0
-            self._entries[:] = 0
+            self._entries.a[:] = 0
         return out[:freed]
 
     def chunks(self, rows: int) -> Iterator[tuple[int, int]]:

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, OperatorStatistics, Round, types_of
 from clusterd.operators.faults import NO_ERRS, Faults
+from clusterd.operators.growable import Growable
 from clusterd.operators.ordered import MOST_COPIES, OrderedRows
-from clusterd.operators.row_table import Partials, RowTable, grown
+from clusterd.operators.row_table import Partials, RowTable
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowSpec, encode
 from shm_arrangements.updates import Updates
@@ -79,8 +80,8 @@ class TopKOperator:
         self._rows = OrderedRows(self._row_spec, flips)
         # Groups that the round touched; their own sums are only whether rows name them.
         self._partials = Partials(2)
-        self._no_sums: Words = np.zeros((0, 2), np.uint64)
-        self._holders = np.zeros(0, np.int32)
+        self._no_sums = Growable(np.uint64, (2,))
+        self._holders = Growable(np.int32)
         # Position of each output column in (group columns, row columns).
         where = {k: at for at, k in enumerate((*self._group, *self._row))}
         self._where = tuple(where[k] for k in range(len(columns)))
@@ -113,10 +114,10 @@ class TopKOperator:
         for rows, times, diffs in pieces:
             errs = faults.take() if len(faults) else NO_ERRS
             yield Delta(Updates(self._columns(rows), times.copy(), diffs.copy()), errs)
-        self._holders = grown(self._holders, groups)
-        self._no_sums = grown(self._no_sums, groups)
-        self._rows.retire(self._holders)
-        self._groups.free(self._partials.retire(self._no_sums, self._holders))
+        self._holders.grow(groups)
+        self._no_sums.grow(groups)
+        self._rows.retire(self._holders.a)
+        self._groups.free(self._partials.retire(self._no_sums.a, self._holders.a))
 
     def _columns(self, rows: Ints) -> tuple[Column, ...]:
         """The whole rows of slots, in the order of the schema."""

@@ -1,0 +1,110 @@
+"""Growable arrays, and the table from rows to slots on top of them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clusterd.operators.growable import Growable
+from clusterd.operators.row_table import Partials, RowTable
+from shm_arrangements.columns import Column, ColumnType
+from shm_arrangements.rows import RowImage, RowSpec, encode
+
+I64, TEXT = ColumnType.INT64, ColumnType.TEXT
+SPEC = RowSpec(((TEXT, True), (I64, False)))
+
+
+def test_what_is_in_an_array_stays_as_it_grows() -> None:
+    array = Growable(np.int64, (3,), fill=-1)
+    for rows in (1, 70, 5_000, 60_000, 700_000):
+        at = len(array)
+        array.grow(rows)
+        assert len(array) >= rows
+        assert (array.a[at:] == -1).all()
+        array.a[at:] = np.arange(at, len(array))[:, None]
+        assert (array.a == np.arange(len(array))[:, None]).all()
+
+
+def test_a_view_that_is_kept_stays_valid() -> None:
+    array = Growable(np.uint8)
+    array.grow(2 << 20)
+    view = array.a[:10]
+    view[:] = 7
+    array.grow(9 << 20)
+    array.a[0] = 1
+    assert (view == 7).all()
+    assert array.a[:3].tolist() == [1, 7, 7]
+    array.grow(40 << 20)
+    assert array.a[:3].tolist() == [1, 7, 7]
+
+
+def image_of(rows: list[tuple[Any, ...]]) -> RowImage:
+    columns = [Column.from_pylist(type_, [row[i] for row in rows]) for i, (type_, _) in enumerate(SPEC.types)]
+    return encode(columns, SPEC, len(rows))
+
+
+@pytest.mark.parametrize("collide", [False, True])
+def test_slots_are_found_freed_and_reused(collide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if collide:
+        monkeypatch.setattr(
+            RowImage, "hash", lambda self, columns=None: np.full(len(self), 3 << 60, np.uint64)
+        )
+    rng = random.Random(4)
+    table = RowTable(SPEC)
+    known: dict[tuple[Any, ...], int] = {}
+    for _ in range(120):
+        rows = [
+            (
+                rng.choice([None, "", "text of more than a word " * rng.randrange(3), str(rng.random())]),
+                rng.randrange(9),
+            )
+            for _ in range(rng.randrange(1, 30))
+        ]
+        slots = table.assign(image_of(rows)).tolist()
+        for row, slot in zip(rows, slots, strict=True):
+            assert known.setdefault(row, slot) == slot
+        assert len(set(known.values())) == len(known) == len(table)
+        gone = rng.sample(sorted(known, key=str), len(known) // 2)
+        table.free(np.array([known.pop(row) for row in gone], np.int64))
+        assert len(table) == len(known)
+        texts, numbers = table.columns(np.array(list(known.values()), np.int64))
+        assert list(zip(texts.to_pylist(), numbers.to_pylist(), strict=True)) == list(known)
+    assert table.capacity <= 256
+    assert table.text.nbytes < 1 << 20
+
+
+@pytest.mark.slow
+def test_texts_of_freed_rows_are_given_back() -> None:
+    table = RowTable(SPEC)
+    for k in range(60):
+        slots = table.assign(image_of([(f"{k} {i} " * 20, i) for i in range(200)]))
+        table.free(slots)
+    assert len(table) == 0
+    assert table.text.nbytes < 1 << 20
+
+
+def test_partials_are_found_in_any_order_of_times() -> None:
+    rng = random.Random(5)
+    partials = Partials(2)
+    expected: dict[tuple[int, int], int] = {}
+    for _ in range(40):
+        n = rng.randrange(1, 50)
+        slots = np.array([rng.randrange(5) for _ in range(n)], np.int64)
+        times = np.array(
+            [rng.choice([0, 1, 2, 1 << 63, (1 << 64) - 1, rng.randrange(100)]) for _ in range(n)], np.uint64
+        )
+        diffs = np.array([rng.randrange(-(1 << 62), 1 << 62) for _ in range(n)], np.int64)
+        found = partials.add(slots, times, diffs, 8)
+        for p, s, t, d in zip(found.tolist(), slots.tolist(), times.tolist(), diffs.tolist(), strict=True):
+            assert (partials.slots[p], partials.times[p]) == (s, t)
+            expected[s, t] = expected.get((s, t), 0) + d
+    assert len(partials) == len(expected)
+    for p in range(len(partials)):
+        low, high = partials.words[p].tolist()
+        value = expected[int(partials.slots[p]), int(partials.times[p])]
+        assert (high << 64) | low == value % (1 << 128)
+    times = partials.times.take(partials.order())
+    assert (times[1:] >= times[:-1]).all()
