@@ -28,7 +28,7 @@ import msgspec
 
 from clusterd import internal
 from clusterd.events import ClientClosed, ControllerFenced, emit
-from clusterd.link import FrameLink
+from clusterd.link import READ_BYTES, FrameLink
 from clusterd.multiplexer import Multiplexer
 from clusterd.multiplexer_events import (
     Backlog,
@@ -97,7 +97,7 @@ class Endpoint:
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._listener: socket.socket = spec.listener
         self._control = spec.control
-        self._buffer = bytearray(self._config.read_bytes)  # of every link
+        self._buffer = bytearray(READ_BYTES)  # of every link
         self._pipes = [link.pipe for link in spec.links]
         self._workers = [FrameLink(pipe.fileno(), buffer=self._buffer) for pipe in self._pipes]
         self._worker_masks = [_IN] * len(self._workers)
@@ -212,7 +212,7 @@ class Endpoint:
                 self._close_now(client)
             return  # what a closed session still says has no effect
         if frames:
-            client.inbox.extend(frames)
+            client.inbox.extend(frame if isinstance(frame, bytes) else bytes(frame) for frame in frames)
             self._handle_inbox(client)
         if link.ended:
             self._unwatch(link.fd)  # else its EOF would be told again and again

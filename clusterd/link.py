@@ -2,41 +2,46 @@
 
 Nothing here ever waits. What cannot be written stays queued, in order, and `wants_write` says so; a reader
 that stops reading costs its queue and nothing else, and whoever queues looks at `out_bytes` and decides.
-Frames go out by `writev`, so a large answer is passed on without being copied; they come in through a buffer
-that the links of one loop may share, so that a small message costs one read and one copy.
+Frames go out by `writev`, and large ones come in straight into memory of their own, so a large answer is
+passed on in many small steps and without a copy; nobody else waits for one long one. Small frames come in
+through a buffer that the links of one loop may share: one read and one copy.
 
 Does not: own the descriptor, wait for it, know what is inside a frame.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 from collections import deque
 from collections.abc import Sequence
 
 from controller_proto.errors import FrameTooLarge
-from controller_proto.framing import HEADER_BYTES, FrameDecoder
+from controller_proto.framing import HEADER_BYTES
 
-__all__ = ["MAX_PIPE_FRAME_BYTES", "READ_BYTES", "FrameLink"]
+__all__ = ["LARGE_BYTES", "MAX_PIPE_FRAME_BYTES", "READ_BYTES", "Frame", "FrameLink"]
 
 MAX_PIPE_FRAME_BYTES = (1 << 32) - 1  # between our own processes: what the header can say
 
 READ_BYTES = 256 << 10  # a unix socket's buffer holds about as much
+LARGE_BYTES = 128 << 10  # a frame from here on is read into memory of its own; a smaller one fits the buffer
 _WRITE_BYTES = 1 << 20  # handed to one writev: no socket buffer takes more
 _WRITE_PARTS = 512  # below IOV_MAX
 _HEADER = struct.Struct(">I")
 
 Buffer = bytes | bytearray | memoryview
+Frame = bytes | memoryview  # received: a memoryview if it is large
 
 
 class FrameLink:
     """One end of a stream of frames. The descriptor must be non-blocking (`os.set_blocking`)."""
 
     __slots__ = (
-        "_buffer",
-        "_decoder",
+        "_large",
+        "_large_filled",
         "_out",
+        "_rest",
         "_view",
         "broken",
         "ended",
@@ -49,16 +54,20 @@ class FrameLink:
     def __init__(
         self, fd: int, *, limit_bytes: int = MAX_PIPE_FRAME_BYTES, buffer: bytearray | None = None
     ) -> None:
-        """limit_bytes: of a received frame. buffer: to read into; links of one thread may share one."""
-        self._buffer = bytearray(READ_BYTES) if buffer is None else buffer
-        self._view = memoryview(self._buffer)
+        """limit_bytes: of a received frame.
+
+        buffer: to read into, READ_BYTES long; links of one thread may share one.
+        """
+        self._view = memoryview(bytearray(READ_BYTES) if buffer is None else buffer)
         self.fd = fd
         self.limit_bytes = limit_bytes
         self.held = False  # while set nothing is written
         self.ended = False  # the other end is gone, or was found to be when writing
         self.broken: FrameTooLarge | None = None  # framing is lost; nothing more comes
         self.out_bytes = 0  # queued and not written
-        self._decoder = FrameDecoder(limit_bytes)
+        self._rest = b""  # the beginning of a frame, shorter than LARGE_BYTES
+        self._large: memoryview | None = None  # a large frame, partly there
+        self._large_filled = 0
         self._out: deque[Buffer] = deque()  # header, payload, header, ...; the first may be the rest of one
 
     @property
@@ -105,10 +114,15 @@ class FrameLink:
         while len(self._out) > keep:
             self.out_bytes -= len(self._out.pop())
 
-    def on_readable(self) -> list[bytes]:
+    def on_readable(self) -> list[Frame]:
         """Read once; return the frames now whole. Sets `ended` at EOF, `broken` at an illegal length."""
+        if self._large is not None:
+            return self._read_large(self._large)
+        kept = len(self._rest)
+        if kept:
+            self._view[:kept] = self._rest
         try:
-            count = os.readv(self.fd, (self._buffer,))
+            count = os.readv(self.fd, (self._view[kept:],))
         except BlockingIOError:
             return []
         except OSError:
@@ -116,19 +130,51 @@ class FrameLink:
         if not count:
             self.ended = True
             return []
-        decoder = self._decoder
-        if not decoder.pending_bytes and count >= HEADER_BYTES:
-            (length,) = _HEADER.unpack_from(self._buffer)
-            if length == count - HEADER_BYTES and length <= self.limit_bytes:
-                return [bytes(self._view[HEADER_BYTES:count])]
-        decoder.receive(self._view[:count])
-        frames = []
-        try:
-            while (frame := decoder.next_frame()) is not None:
-                frames.append(frame)
-        except FrameTooLarge as error:
-            self.broken = error
+        return [] if self.broken is not None else self._split(kept + count)
+
+    def _split(self, count: int) -> list[Frame]:
+        """The frames in the first `count` bytes of the buffer; keeps what is not whole."""
+        frames: list[Frame] = []
+        view = self._view
+        at = 0
+        while count - at >= HEADER_BYTES:
+            (length,) = _HEADER.unpack_from(view, at)
+            if length > self.limit_bytes:
+                self.broken = FrameTooLarge(length, self.limit_bytes)
+                self._rest = b""
+                return frames
+            end = at + HEADER_BYTES + length
+            if end <= count:
+                frames.append(bytes(view[at + HEADER_BYTES : end]))
+                at = end
+                continue
+            if length >= LARGE_BYTES:
+                # An anonymous map costs nothing until it is filled, and is handed on as it is.
+                self._large = memoryview(mmap.mmap(-1, length))
+                self._large_filled = count - at - HEADER_BYTES
+                self._large[: self._large_filled] = view[at + HEADER_BYTES : count]
+                at = count
+            break
+        self._rest = bytes(view[at:count])
         return frames
+
+    def _read_large(self, large: memoryview) -> list[Frame]:
+        filled = self._large_filled
+        try:
+            count = os.readv(self.fd, (large[filled : filled + _WRITE_BYTES],))
+        except BlockingIOError:
+            return []
+        except OSError:
+            count = 0
+        if not count:
+            self.ended = True
+            self._large = None
+            return []
+        self._large_filled += count
+        if self._large_filled < len(large):
+            return []
+        self._large = None
+        return [large]
 
     def _next_parts(self) -> tuple[Sequence[Buffer], int]:
         out = self._out

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from clusterd.link import FrameLink
+from clusterd.link import LARGE_BYTES, READ_BYTES, FrameLink
 from controller_proto.framing import encode_frame
 
+SIZES = [0, 1, 3, 4, 5, 100, 5000, LARGE_BYTES - 1, LARGE_BYTES, LARGE_BYTES + 1, READ_BYTES, 500_000]
 Pair = tuple[FrameLink, FrameLink, socket.socket, socket.socket]
 
 
@@ -38,7 +39,7 @@ def test_frames_arrive_whole_and_in_order_through_a_narrow_pipe(pair: Pair) -> N
     print(f"seed {seed}")
     draw = random.Random(seed)
     left.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    sent = [draw.randbytes(draw.choice([0, 1, 3, 4, 5, 100, 5000, 100_000])) for _ in range(300)]
+    sent = [draw.randbytes(draw.choice(SIZES)) for _ in range(300)]
     got: list[bytes] = []
     for payload in sent:
         sender.queue(payload)
