@@ -192,7 +192,7 @@ class _Job:
 
     def _size(self) -> int:
         """How many days of the self-join take `TARGET_S`: its work is as good as linear in them."""
-        few, many = 10, 40
+        few, many = 5, 25
         self._hydrate(few)  # first use of pages and files
         short = statistics.median(self._hydrate(few) for _ in range(3))
         long = statistics.median(self._hydrate(many) for _ in range(3))

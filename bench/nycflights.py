@@ -193,19 +193,21 @@ def views(flights: str, airlines: str) -> tuple[View, ...]:
 
 
 def heavy(history: str, until: int) -> Plan:
-    """Flights joined with themselves on origin and day, for the days up to `until`, then reduced by origin.
+    """Pairs of different flights that leave one airport on one day, up to the day `until`, reduced by
+    airport: how many, and how late the two at most were together.
 
-    `until` is 31 * month + day: some 280,000 pairs of flights for each day before it.
+    `until` is 31 * month + day. A day has some 280,000 pairs.
     """
     day = Call("+", (Call("*", (_column("month"), Literal(_INT, 31))), _column("day")))
     side = Mfp(
         Get(history),
         predicates=(Call("<=", (day, Literal(_INT, until))),),
-        projection=tuple(_AT[name] for name in ("origin", "month", "day", "arr_delay")),
+        projection=tuple(_AT[name] for name in ("origin", "month", "day", "flight", "arr_delay")),
     )
-    pairs = Join((side, side), tuple((ColumnRef(position), ColumnRef(position + 4)) for position in range(3)))
-    together = Call("+", (ColumnRef(3), ColumnRef(7)))
-    return Reduce(pairs, (ColumnRef(0),), (Aggregate("count"), Aggregate("max", together)))
+    pairs = Join((side, side), tuple((ColumnRef(at), ColumnRef(at + 5)) for at in range(3)))
+    different = Mfp(pairs, predicates=(Call("!=", (ColumnRef(3), ColumnRef(8))),))
+    together = Call("+", (ColumnRef(4), ColumnRef(9)))
+    return Reduce(different, (ColumnRef(0),), (Aggregate("count"), Aggregate("max", together)))
 
 
 def day_code(day_of_year: int) -> int:
@@ -217,7 +219,8 @@ def day_code(day_of_year: int) -> int:
 
 HEAVY_SQL = (
     "select origin, count(*), max(l.arr_delay + r.arr_delay)"
-    " from flights l join flights r using (origin, month, day) where 31 * month + day <= {until} group by all"
+    " from flights l join flights r using (origin, month, day)"
+    " where l.flight <> r.flight and 31 * month + day <= {until} group by all"
 )
 
 

@@ -82,8 +82,8 @@ def _run(options: argparse.Namespace, console: Console, left_up: list[Replica]) 
         took = [end - start for start, end in outcome.hydrations]
         each = f"{np.median(took) if took else 0:.1f} s each"
         console.print(
-            f"{mode}: {outcome.updates:,} flights in {outcome.replay_s:.0f} s, {len(took)} hydrations ({each}, "
-            f"of {heavy_days} days), {len(outcome.latencies):,} peeks, views equal DuckDB's",
+            f"{mode}: {outcome.updates:,} flights in {outcome.replay_s:.0f} s, {len(took)} hydrations "
+            f"({each}, of {heavy_days} days), {len(outcome.latencies):,} peeks, views equal DuckDB's",
             soft_wrap=True,
         )
     return outcomes
@@ -100,9 +100,7 @@ def _print_views(console: Console, outcome: Outcome) -> None:
             rows = sorted(rows, key=_by_delay)
         if view.name == "cancelled":
             columns, rows = _by_month(rows)
-        table = Table(
-            title=view.title, title_justify="left", title_style="bold", box=None, header_style="dim"
-        )
+        table = Table(box=None, header_style="dim")
         for position, column in enumerate(columns):
             number = bool(rows) and not isinstance(rows[0][position], str)
             table.add_column(column, justify="right" if number else "left")
