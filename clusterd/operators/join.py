@@ -156,7 +156,8 @@ class JoinOperator:
             yield self._give(out)
         yield from self._correct((old[0], old[1]), (new[0], new[1]), as_of)
         for side in self._sides:
-            side.finish(round)
+            side.finish(round)  # merges, with the fuel that the round's updates bring
+            yield pause
         self._round = None
 
     def _give(self, out: _Block) -> Delta:

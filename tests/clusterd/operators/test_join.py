@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, OperatorStatistics, Round
+from clusterd.dataflow.operator import BLOCK_ROWS, ERRS, Columns, Delta, OperatorStatistics, Round
 from clusterd.operators.arrange_round import arrange
 from clusterd.operators.common import ImportedRound
 from clusterd.operators.join import Arranged, JoinOperator, Streamed
@@ -332,6 +332,25 @@ def test_output_columns_and_closure_shape_the_rows() -> None:
         Streamed(KV, (0,)), Streamed(KV, (0,)), output_columns=(3,), closure=drop_x, closure_columns=KV[1:]
     )
     assert accumulate(run(closed, [KV, KV], changes, [None])[0], 0) == Counter([("y",)])
+
+
+def test_errors_of_both_kinds_of_sides_pass() -> None:
+    """Also those of a row that would have had no partner."""
+    schema = ArrangementSchema(KV, (0,))
+    view = ImportedRound(schema)
+    join = JoinOperator(Streamed(KV, (0,)), Arranged(view))
+    streamed, imported = (
+        Updates.from_rows((TEXT,), [((f"eval-error: {name}",), 1, 1)])
+        for name in ("of the stream", "of the index")
+    )
+    round = Round(0, Frontier.at(2), 0)
+    join.start(round)
+    description = Description(Frontier.minimum(), Frontier.at(2), Frontier.minimum())
+    view.set(round, (), (), [build_batch(imported, ERRS, description, HeapAllocator())])
+    deltas = [*join.push(0, Delta(Updates.empty((I64, TEXT)), streamed)), *join.finish()]
+    errs = sorted(row for delta in deltas for row in delta.errs.to_rows())
+    assert errs == [(("eval-error: of the index",), 1, 1), (("eval-error: of the stream",), 1, 1)]
+    assert not any(len(delta.oks) for delta in deltas)
 
 
 def test_keys_of_other_types_are_refused() -> None:
