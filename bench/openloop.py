@@ -107,7 +107,7 @@ def run(
     if latencies is None:
         latencies = np.full(count, np.nan)
     roles: set[str] = set()
-    selector = selectors.DefaultSelector()
+    selector = selectors.SelectSelector()  # waits to the microsecond; epoll's timeout is in milliseconds
     selector.register(connection.socket, selectors.EVENT_READ)
     start = time.monotonic() + 0.01
     if on_start is not None:
