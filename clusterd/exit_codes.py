@@ -1,7 +1,7 @@
 """How `clusterd serve` ends, as a number: what a launcher or a service manager may act on.
 
-A child that ends with one of `FATAL_AT_START` or `SHM_EXHAUSTED` passes its own reason on through the
-supervisor; every other unexpected end of a child is `PROCESS_DIED`, or `START_FAILED` before READY.
+A child that ends with one of `PASSED_ON` has its own reason passed on by the supervisor; every other
+unexpected end of a child is `PROCESS_DIED`, or `START_FAILED` if it failed before READY.
 """
 
 from __future__ import annotations
