@@ -27,7 +27,7 @@ from controller_proto.parse_expr import parse_columns
 from controller_proto.parse_plan import plan_of, tree
 from controller_proto.plan import Plan
 from controller_proto.print_plan import print_plan
-from controller_proto.schema import Schema
+from controller_proto.schema import Column, ColumnType, Schema
 from controller_proto.script import Words, split_words
 from controller_proto.tokens import Tokens
 from controller_proto.typing_rules import plan_schema
@@ -151,8 +151,10 @@ def resolve(
     """Header and body as they are sent.
 
     An export's schema is computed from the plans by the rules that the replica checks it with. Where that
-    cannot be done, since something is wrong, it is left empty: the replica refuses the dataflow, and says
-    why. indexes: what is known of the indexes that may be imported.
+    cannot be done, since something is wrong, a placeholder is sent: the replica refuses the dataflow, and
+    says why.
+
+    indexes: what is known of the indexes that may be imported.
     """
     readable: dict[GlobalId, Schema] = {}
     for source in text.sources:
@@ -166,11 +168,19 @@ def resolve(
         schema = _schema(build.plan, readable)
         if schema is not None:
             readable[build.id] = schema
-    exports = tuple(Export(e.id, e.kind, e.on, readable.get(e.on, Schema(())), e.key) for e in text.exports)
+    exports = tuple(Export(e.id, e.kind, e.on, _export_schema(e, readable), e.key) for e in text.exports)
     header = DataflowHeader(
         name, as_of, until, sources, tuple(IndexImport(id) for id in text.indexes), exports
     )
     return header, DataflowBody(text.builds)
+
+
+def _export_schema(export: ExportText, readable: Mapping[GlobalId, Schema]) -> Schema:
+    """The schema of what is exported; where it is not known, one that lets the plan be judged first."""
+    found = readable.get(export.on)
+    if found is not None:
+        return found
+    return Schema(tuple(Column(f"c{n}", ColumnType.INT64) for n in range(max(export.key, default=-1) + 1)))
 
 
 def _schema(plan: Plan, readable: Mapping[GlobalId, Schema]) -> Schema | None:

@@ -9,8 +9,10 @@ from clusterd.driver import pages
 from clusterd.driver.reads import parse_u64
 from clusterd.driver.session import FRONTIER_KINDS
 from clusterd.driver.state import OK, Directive, Run, frontier_text
+from controller_proto.dataflow import WireFrontier
 from controller_proto.errors import LocalProtocolError
 from controller_proto.ids import parse_id
+from controller_proto.parse_dataflow import parse_frontier
 from controller_proto.response import Frontiers
 from controller_proto.script import Words
 
@@ -44,17 +46,38 @@ def frontiers(run: Run, words: Words, body: Sequence[str]) -> list[str]:
 
 
 def published(run: Run, words: Words, body: Sequence[str]) -> list[str]:
-    id = parse_id(words.one("id"))
+    """What the page says; `fields=since,upper` leaves out what depends on how far merges have come."""
+    id, fields = parse_id(words.one("id")), words.get("fields")
     found = pages.published(run.launched().instance, id)
     if found is None:
         raise LocalProtocolError("unknown-id", f"{id} is not published")
-    return [f"since={frontier_text(found.since)} upper={frontier_text(found.upper)} batches={found.batches}"]
+    said = {
+        "since": frontier_text(found.since),
+        "upper": frontier_text(found.upper),
+        "batches": str(found.batches),
+    }
+    wanted = list(said) if fields is None else fields.split(",")
+    if not said.keys() >= set(wanted):
+        raise LocalProtocolError("bad-message", f"fields={fields}: there are {', '.join(said)}")
+    return [" ".join(f"{field}={said[field]}" for field in wanted)]
 
 
 def await_published(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    """Until its page exists and, with `since=` or `upper=`, has come that far."""
     id, token = parse_id(words.one("id")), run.launched().instance
-    _look_until(run, lambda: pages.is_published(token, id), run.wait_s(words))
+    since, upper = parse_frontier(words.get("since") or "0"), parse_frontier(words.get("upper") or "0")
+
+    def there() -> bool:
+        found = pages.published(token, id)
+        return found is not None and _reached(found.since, since) and _reached(found.upper, upper)
+
+    _look_until(run, there, run.wait_s(words))
     return OK
+
+
+def _reached(frontier: WireFrontier, wanted: WireFrontier) -> bool:
+    """Whether `frontier` is at or beyond `wanted`; the empty one is beyond all."""
+    return not frontier or (bool(wanted) and frontier[0] >= wanted[0])
 
 
 def await_gone(run: Run, words: Words, body: Sequence[str]) -> list[str]:

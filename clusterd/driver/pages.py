@@ -17,7 +17,7 @@ from shm_arrangements.names import PageName, collection_id, page_prefix, parse_p
 from shm_arrangements.publication import PageReader
 from shm_arrangements.segment import SHM_DIRECTORY
 
-__all__ = ["Published", "is_published", "page_names", "published"]
+__all__ = ["Published", "page_names", "published"]
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -33,10 +33,6 @@ def page_names(token: str, id: GlobalId) -> list[PageName]:
     prefix = page_prefix(token, collection_id(id))
     found = (parse_page(name) for name in os.listdir(SHM_DIRECTORY) if name.startswith(prefix))
     return sorted(name for name in found if name is not None)
-
-
-def is_published(token: str, id: GlobalId) -> bool:
-    return published(token, id) is not None
 
 
 def published(token: str, id: GlobalId) -> Published | None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from controller_proto.dataflow import Export, IndexImport, SourceImport
-from controller_proto.errors import LocalProtocolError
+from controller_proto.errors import LocalProtocolError, Refusal
 from controller_proto.parse_dataflow import parse_dataflow, print_dataflow, resolve
 from controller_proto.schema import SAMPLE_SCHEMA, Column, ColumnType, Schema
 from controller_proto.validate import validate
@@ -43,10 +43,12 @@ def test_a_body_resolves_to_what_the_replica_accepts() -> None:
     assert validate(header, body, INDEXES)["u3000"] == counted
 
 
-def test_what_cannot_be_typed_is_sent_with_an_empty_schema_for_the_replica_to_judge() -> None:
+def test_what_cannot_be_typed_is_sent_with_a_placeholder_and_refused_for_what_is_wrong() -> None:
     text = parse_dataflow(["build id=1", "  Negate", "    Get u9", "export index=2 on=1 key=[0]"])
-    header, _ = resolve(text, name="", as_of=0, until=None, schema_of=lambda s: SAMPLE_SCHEMA, indexes={})
-    assert header.exports == (Export("u2", "index", "u1", Schema(()), (0,)),)
+    header, body = resolve(text, name="", as_of=0, until=None, schema_of=lambda s: SAMPLE_SCHEMA, indexes={})
+    assert (header.exports[0].on, header.exports[0].key) == ("u1", (0,))
+    with pytest.raises(Refusal, match="build u1: Get: u9 is no import"):
+        validate(header, body, {})
 
 
 @pytest.mark.parametrize(
