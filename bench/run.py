@@ -168,7 +168,8 @@ def _print_connection(console: Console, outcome: Outcome, replica: Replica) -> N
     client.index("{outcome.ids['carriers']}").peek(keys=["UA"]).dicts()    # asks the daemon
     client.index("{outcome.ids['carriers']}").attach().scan().columns      # reads its memory
 
-Stop it with:  kill {replica.pids['supervisor']}""",
+Stop it with:  kill {replica.pids['supervisor']}
+It writes to:  {replica.directory / "stderr"}""",
         highlight=False, soft_wrap=True, markup=False,
     )  # fmt: skip
 
