@@ -121,7 +121,7 @@ def test_m6_no_space_for_a_segment_is_a_typed_end_and_no_bus_error(mode: str, tm
     with client_in(mode, tmp_path) as (replica, client):
         _filled(client)
         worker = "maintenance/0" if mode == "two-runtime" else "solo/0"
-        client.wire.send(TestHook(0, worker, "failpoint:error", "segment.create"))
+        client._wire.send(TestHook(0, worker, "failpoint:error", "segment.create"))
         client.write("s", [(3, "c")])
         assert replica.wait(10) == exit_codes.SHM_EXHAUSTED
         assert segments(replica.instance) == []
@@ -211,9 +211,9 @@ def test_m5_garbage_frames_hurt_nobody_else(mode: str, tmp_path: Path) -> None:
 
 def test_test_hooks_are_refused_unless_the_daemon_was_started_for_them(tmp_path: Path) -> None:
     with launch({}, tmp_path) as replica, Client.connect(replica) as client:
-        client.wire.send(TestHook(0, "solo/0", "failpoint:error", "segment.create"))
+        sent = client._wire.send(TestHook(0, "solo/0", "failpoint:error", "segment.create"))
         with pytest.raises(Refusal, match="unauthorized"):
-            client.sync()
+            client._accepted([sent])
 
 
 def test_the_command_line_explains_itself(tmp_path: Path) -> None:
