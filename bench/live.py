@@ -46,8 +46,10 @@ class Shown:
 
 
 def milliseconds(seconds: float) -> str:
-    """Two digits that matter: `0.31 ms`, `48 ms`, `1,200 ms`."""
+    """Two digits that matter: `0 ms`, `0.31 ms`, `48 ms`, `1,200 ms`."""
     value = seconds * 1e3
+    if value == 0:
+        return "0 ms"
     return f"{value:.2f} ms" if value < 1 else f"{value:.1f} ms" if value < 10 else f"{value:,.0f} ms"
 
 
