@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -52,26 +53,23 @@ def _mode(recorder: Recorder, mode: str, directory: Path, *, smoke: bool) -> Non
         worker = "maintenance/0" if two else "solo/0"
         ratios, busy_p99s, idle_p99s = [], [], []
         for number in range(runs):
-            found = {}
+            found: dict[str, dict[str, Any]] = {}
             for state in ("idle", "busy"):
-                if state == "busy":
-                    heavy.spans.clear()
-                    heavy.start()
                 load = OpenLoop(
                     replica.address, index.id, keys, rate=FRACTION * peak, seconds=seconds,
-                    file=directory / "latencies.npz", at=0,
+                    file=directory / "latencies", at=0,
                 )  # fmt: skip
                 try:
                     with CpuShare(replica, worker) as cpu:
+                        if state == "busy":
+                            heavy.hydrate_while(load.is_running)
                         _, latencies, roles = load.join()
                 finally:
                     load.stop()
-                    if state == "busy":
-                        heavy.stop()
                 if roles != {"interactive" if two else "solo"}:
                     raise RuntimeError(f"answered by {roles}")
                 found[state] = percentiles(latencies)
-                more = {"maintenance_cpu": round(cpu.share, 3)}
+                more: dict[str, Any] = {"maintenance_cpu": round(cpu.share, 3)}
                 if state == "busy":
                     spans = [end - start for start, end in heavy.spans]
                     more |= {"hydrations": len(spans), "hydration_s": round(statistics.median(spans), 2)}
@@ -82,7 +80,11 @@ def _mode(recorder: Recorder, mode: str, directory: Path, *, smoke: bool) -> Non
             ratios.append(found["busy"]["p99_us"] / found["idle"]["p99_us"])
             busy_p99s.append(found["busy"]["p99_us"])
             idle_p99s.append(found["idle"]["p99_us"])
-        spread = {"runs": runs, "least": round(min(ratios), 3), "greatest": round(max(ratios), 3)}
+        spread: dict[str, Any] = {
+            "runs": runs,
+            "least": round(min(ratios), 3),
+            "greatest": round(max(ratios), 3),
+        }
         bars: dict[str, float | None] = {
             "ratio": BAR_RATIO if two else None,
             "p99": BAR_P99_US if two else None,

@@ -1,4 +1,4 @@
-"""Keep maintenance busy: hydrate a heavy dataflow again and again, in a thread, until told to stop.
+"""Keep maintenance busy: hydrate a heavy dataflow again and again.
 
 The dataflow joins a shard with itself on a group column and counts and sums by group, so a hydration is
 compiled work and nothing else. `sized` chooses how many rows share a group so that one takes about as long
@@ -8,8 +8,8 @@ as asked, by timing one and scaling: the join's output grows with the square of 
 from __future__ import annotations
 
 import dataclasses
-import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 import psutil
@@ -56,25 +56,11 @@ class Heavy:
         self.spans.append((start, end))
         return end - start
 
-    def start(self) -> None:
-        self._stop = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._loop, name="heavy")
-        self._thread.start()
-
-    def _loop(self) -> None:
-        try:
-            while not self._stop.is_set():
-                self.hydrate()
-        except BaseException as error:
-            self._error = error
-
-    def stop(self) -> None:
-        """Wait for the hydration under way. Raises what the thread met."""
-        self._stop.set()
-        self._thread.join(130)
-        if self._error is not None:
-            raise self._error
+    def hydrate_while(self, condition: Callable[[], bool]) -> None:
+        """Back to back, until `condition` no longer holds when one ends."""
+        self.spans.clear()
+        while condition():
+            self.hydrate()
 
 
 def self_join(client: Client, shard: str) -> Plan:

@@ -194,6 +194,9 @@ class OpenLoop:
             [sys.executable, "-m", "bench.openloop", json.dumps(job)], stdout=subprocess.PIPE
         )
 
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
     def so_far(self) -> tuple[np.ndarray, np.ndarray]:
         """When each peek that is due by now was due, and its latency; NaN if it is not answered yet.
 
