@@ -1,4 +1,4 @@
-"""The runtimes' core: scenarios of the catalogue, their ids in the names, with every message under control."""
+"""The core: scenarios of the catalogue, their ids in the names, with every message under control."""
 
 from __future__ import annotations
 
