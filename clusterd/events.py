@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 __all__ = [
-    "ClientClosed", "ControllerFenced", "Event", "InstanceSwept", "ProcessDied", "StaleSocketReplaced",
-    "StartFailed", "StopTimedOut", "Stopped", "Stopping", "emit",
+    "ClientClosed", "ControllerFenced", "Event", "FailpointRefused", "InstanceSwept", "ProcessDied",
+    "StaleSocketReplaced", "StartFailed", "StopTimedOut", "Stopped", "Stopping", "emit",
 ]  # fmt: skip
 
 _LINE_BYTES = select.PIPE_BUF  # what a pipe that polls writable is sure to take whole
@@ -87,6 +87,13 @@ class ClientClosed(Event, frozen=True):
     session: int
     code: str
     message: str
+
+
+class FailpointRefused(Event, frozen=True):
+    """A test hook named no failpoint or action that there is."""
+
+    name: str
+    reason: str
 
 
 _encode = msgspec.json.Encoder().encode

@@ -21,7 +21,7 @@ from clusterd.dataflow.sequence import RoundSequence
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 
-__all__ = ["RoundDone", "Scheduler", "SchedulerStatistics", "Step"]
+__all__ = ["RoundDone", "RoundFailed", "Scheduler", "SchedulerStatistics", "Step"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,20 @@ class RoundDone:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundFailed:
+    """The round of `dataflow` ended by an error that is the dataflow's alone; it is to be removed."""
+
+    dataflow: Hashable
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """What a step did. more: rounds are left that run or wait to begin."""
 
     completed: tuple[RoundDone, ...]
     more: bool
+    failed: tuple[RoundFailed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +68,14 @@ class _Standing:
 
 
 class Scheduler:
-    """The dataflows of one worker. chunk_s: the longest a chunk should take."""
+    """The dataflows of one worker. chunk_s: the longest a chunk should take.
 
-    def __init__(self, *, chunk_s: float) -> None:
+    contained: errors that end the dataflow whose round raises them (`Step.failed`); any other is raised by
+    `step`.
+    """
+
+    def __init__(self, *, chunk_s: float, contained: tuple[type[Exception], ...] = ()) -> None:
+        self._contained = contained
         self._turn_s = chunk_s / 2
         self._dataflows: dict[Hashable, _Standing] = {}
         self._sequence = RoundSequence()
@@ -104,16 +118,23 @@ class Scheduler:
         """Run chunks until `budget_s` of `clock` is used or nothing is left; at least one if any."""
         end = clock() + budget_s
         completed: list[RoundDone] = []
+        failed: list[RoundFailed] = []
         while self._begin_decided():
             dataflow = self._running.popleft()
-            upper = self._chunk(self._dataflows[dataflow], end, clock)
+            standing = self._dataflows[dataflow]
+            try:
+                upper = self._chunk(standing, end, clock)
+            except self._contained as error:
+                standing.round = standing.work = None
+                failed.append(RoundFailed(dataflow, error))
+                continue
             if upper is None:
                 self._running.append(dataflow)
             else:
                 completed.append(RoundDone(dataflow, upper))
             if clock() >= end:
                 break
-        return Step(tuple(completed), self.has_work)
+        return Step(tuple(completed), self.has_work, tuple(failed))
 
     def statistics(self) -> SchedulerStatistics:
         return SchedulerStatistics(

@@ -18,7 +18,7 @@ from clusterd.operators.import_index import ImportIndex
 from clusterd.operators.import_snapshot import ImportSnapshot
 from clusterd.operators.import_source import ImportSource
 from clusterd.render.build import ImportedIndex, build_graph
-from clusterd.runtime.effects import Build, RoundDone, ShardMoved, StartRound
+from clusterd.runtime.effects import Build, Failed, RoundDone, ShardMoved, StartRound
 from clusterd.runtime.owned import OwnedIndexes
 from clusterd.runtime.peeks import Key
 from clusterd.runtime.published import PublishedIndexes
@@ -27,14 +27,20 @@ from clusterd.storage.tail import ShardTail
 from controller_proto.dataflow import Export, IndexImport, SourceImport
 from shm_arrangements.batch import Batch
 from shm_arrangements.contracts import TraceReader
-from shm_arrangements.errors import InvariantViolation
+from shm_arrangements.errors import InvariantViolation, RegistryFull, ShmExhausted
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.writer import IndexWriter
 
-__all__ = ["Dataflows", "FrozenTrace"]
+__all__ = ["RESOURCES", "Dataflows", "FrozenTrace", "no_room"]
 
 Clock = Callable[[], float]
+RESOURCES = (ShmExhausted, RegistryFull)  # what a machine may run out of
+
+
+def no_room(number: int, error: Exception) -> Failed:
+    """Query `number` found no room."""
+    return Failed(number, "limit", str(error), "free shared memory, or ask for less")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,9 @@ class Dataflows:
         self._store = store
         self._tail: ShardTail | None = None
         self._clock = clock
-        self._scheduler = Scheduler(chunk_s=chunk_s)
+        # A query that finds no room ends alone; a maintained dataflow cannot be given up (exit code).
+        contained = () if published is None else RESOURCES
+        self._scheduler = Scheduler(chunk_s=chunk_s, contained=contained)
         self._running: dict[int, _Running] = {}
 
     def build(self, build: Build) -> None:
@@ -111,10 +119,15 @@ class Dataflows:
     def has_work(self) -> bool:
         return self._scheduler.has_work
 
-    def step(self, budget_s: float) -> list[RoundDone]:
-        """Run a chunk or some; the rounds that are over."""
-        done = []
-        for completed in self._scheduler.step(budget_s, self._clock).completed:
+    def step(self, budget_s: float) -> list[RoundDone | Failed]:
+        """Run a chunk or some; the rounds that are over, and the queries that found no room."""
+        step = self._scheduler.step(budget_s, self._clock)
+        done: list[RoundDone | Failed] = []
+        for failed in step.failed:
+            assert isinstance(failed.dataflow, int)
+            self._running[failed.dataflow].is_running = False
+            done.append(no_room(failed.dataflow, failed.error))
+        for completed in step.completed:
             assert isinstance(completed.dataflow, int)
             running = self._running[completed.dataflow]
             running.is_running = False

@@ -26,12 +26,13 @@ import msgspec
 
 from clusterd import exit_codes, internal
 from clusterd.config import DEFAULTS
+from clusterd.events import FailpointRefused, emit
 from clusterd.link import FrameLink
 from clusterd.operators.kernels import warm
 from clusterd.process import ComputeRuntimeRole, WorkerSpec
 from clusterd.runtime import effects as fx
 from clusterd.runtime.core import RuntimeCore
-from clusterd.runtime.dataflows import Dataflows
+from clusterd.runtime.dataflows import RESOURCES, Dataflows, no_room
 from clusterd.runtime.evaluate import Readable, evaluate, evaluate_pieces
 from clusterd.runtime.interactive import Interactive
 from clusterd.runtime.maintenance import Maintenance
@@ -43,7 +44,6 @@ from clusterd.runtime.rehearsal import rehearse
 from clusterd.storage.store import Store
 from controller_proto.response import PeekError, PeekResponse
 from shm_arrangements import failpoints
-from shm_arrangements.errors import RegistryFull, ShmExhausted
 
 __all__ = ["WorkerLoop", "run_worker"]
 
@@ -52,7 +52,6 @@ _FRAMES_A_FLUSH = 16  # answers to a burst go out in parts, so the first need no
 _MERGE_FUEL = 1 << 17  # updates a turn of merging that nobody waits for: some 10 ms
 _SCAN_S = 0.002  # of a turn of the interactive runtime: what a read by key may wait for a scan's piece
 _SCAN_PIECE_ROWS = 1 << 15
-_RESOURCES = (ShmExhausted, RegistryFull)
 
 Scan = Generator[None, None, bytes]
 
@@ -102,23 +101,26 @@ class WorkerLoop:
             fx.WatchShard: self._watch,
             fx.UnwatchShard: lambda effect: self.dataflows.unwatch(effect.name),
             fx.Configure: self._configure,
-            fx.ArmFailpoint: lambda effect: failpoints.arm(effect.name, effect.action),
+            fx.ArmFailpoint: self._arm,
             fx.Leave: self._leave,
         }
 
     def run(self) -> int:
         """Serve until told to stop, or until the multiplexer is gone. Returns the exit code."""
+        self.start()
+        while not self._leaving:
+            self.turn()
+            if self._link.ended:
+                return exit_codes.PROCESS_DIED  # the supervisor knows who went first
+        self.close()
+        return exit_codes.STOPPED
+
+    def start(self) -> None:
+        """Say that commands are welcome: to the multiplexer, then to the supervisor."""
         os.set_blocking(self._link.fd, False)
         self._poll.register(self._link.fd, _IN)
         self._link.send(self._encode(internal.Ready()))
         self._spec.control.send_bytes(b"ready")
-        while not self._leaving:
-            self._wait()
-            if self._link.ended:
-                return exit_codes.PROCESS_DIED  # the supervisor knows who went first
-            self._work()
-        self.close()
-        return exit_codes.STOPPED
 
     def close(self) -> None:
         """Release everything: names unlinked, pages CLOSED, descriptors closed. Flushes what was said."""
@@ -131,11 +133,23 @@ class WorkerLoop:
 
     # -- a turn
 
+    def turn(self) -> None:
+        """Wait for something, unless there is work; take it in; do a piece of the work."""
+        self._wait()
+        if not self._link.ended and not self._leaving:
+            self.work()
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What is waited for."""
+        return (self._link.fd,) if self._tail_fd < 0 else (self._link.fd, self._tail_fd)
+
     @property
     def has_work(self) -> bool:
         return bool(self._scans) or self.dataflows.has_work or self.owned.can_merge
 
-    def _timeout_ms(self) -> int | None:
+    def timeout_ms(self) -> int | None:
+        """How long to wait: 0 with work to do, None if nothing is due."""
         if self.has_work:
             return 0
         if self._due is None:
@@ -147,14 +161,15 @@ class WorkerLoop:
         if mask != self._mask:
             self._mask = mask
             self._poll.modify(self._link.fd, mask)
-        for fd, seen in self._poll.poll(self._timeout_ms()):
+        for fd, seen in self._poll.poll(self.timeout_ms()):
             if fd == self._tail_fd:
                 for moved in self.dataflows.drain_tail():
                     self.feed(moved)
             elif seen & ~_OUT:
-                self._read()
+                self.read()
 
-    def _read(self) -> None:
+    def read(self) -> None:
+        """Take in what the pipe has, once."""
         for number, frame in enumerate(self._link.on_readable()):
             self.feed(self._decode(frame))
             if self._leaving:
@@ -162,7 +177,8 @@ class WorkerLoop:
             if number % _FRAMES_A_FLUSH == _FRAMES_A_FLUSH - 1:
                 self._link.flush()
 
-    def _work(self) -> None:
+    def work(self) -> None:
+        """One piece of each kind of work that there is, and what coalesced."""
         self._link.flush()
         if self._scans:
             self._scan(time.perf_counter() + self._scan_s)
@@ -236,7 +252,7 @@ class WorkerLoop:
         peek = pending.peek
         try:
             index = self._readable(pending)
-        except _RESOURCES as error:
+        except RESOURCES as error:
             return self._no_room(pending, error)
         if peek.keys is not None and len(peek.keys) <= _SCAN_PIECE_ROWS:
             raw = evaluate(
@@ -267,10 +283,10 @@ class WorkerLoop:
     def _build(self, effect: fx.Build) -> fx.Event | None:
         try:
             self.dataflows.build(effect)
-        except _RESOURCES as error:
+        except RESOURCES as error:
             if self.published is None:
                 raise  # maintenance: the dataflow was accepted and cannot be kept up (exit code of its own)
-            return fx.Failed(effect.number, "limit", str(error), "free shared memory, or ask for less")
+            return no_room(effect.number, error)
         return None
 
     def _set_compaction(self, effect: fx.SetCompaction) -> None:
@@ -290,6 +306,12 @@ class WorkerLoop:
     def _configure(self, effect: fx.Configure) -> None:
         settings = {**DEFAULTS, **effect.settings}
         self._max_result_bytes = int(settings["max_result_bytes"])
+
+    def _arm(self, effect: fx.ArmFailpoint) -> None:
+        try:
+            failpoints.arm(effect.name, effect.action)
+        except ValueError as error:
+            emit(FailpointRefused(name=effect.name, reason=str(error)))
 
     def _leave(self, effect: fx.Leave) -> None:
         self._leaving = True

@@ -97,7 +97,8 @@ class OwnedIndexes:
                     self._superseding[key] = again
         return min(self._superseding.values(), default=None)
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
         return len(self._indexes)
 
     def close_all(self) -> None:

@@ -50,8 +50,12 @@ class PublishedIndex:
 
     def snapshot(self) -> list[Snapshot]:
         """oks and errs as they are now. Raises: as `PublishedTrace.snapshot`."""
-        self.snapshots = snapshot_together(self._halves)
-        return self.snapshots
+        taken = snapshot_together(self._halves)
+        if taken != self.snapshots:
+            # What reads were given is of the snapshots before; `read` could not tell any more.
+            self.readable = None
+            self.snapshots = taken
+        return taken
 
     def take(self) -> Readable:
         """For a read. The snapshot of the last `read` or a newer one."""
