@@ -280,9 +280,10 @@ class Client:
         readable.update({index.id: index.schema for index in indexes})
         schema = _renamed(plan_schema(plan, readable), names)
         builds: tuple[Build, ...] = ()
-        if isinstance(plan, Get):
+        if isinstance(plan, Get) and not sources:
             on = plan.id
         else:
+            # Also for a bare source: an import of an index on it stands for it, and a plan may want both.
             on = self._fresh("u")
             builds = (Build(on, plan),)
         positions = tuple(_position(schema, column) for column in key)

@@ -73,6 +73,14 @@ def test_views_from_text_and_a_query_over_them(replica: Replica, client: Client)
     assert answer.served_by == ("interactive" if replica.mode == "two-runtime" else "solo")
 
 
+def test_a_plan_reads_a_shard_and_an_index_on_it(client: Client) -> None:
+    client.create_shard("fruit", FRUIT)
+    fruit = client.create_index("fruit", key=["name"])
+    t = client.write("fruit", [("apple", 3)])
+    both = client.create_index(f"Union\n  Get fruit\n  Get {fruit.id}", as_of=t)
+    assert both.peek(at=t).rows() == [("apple", 3), ("apple", 3)]
+
+
 def test_refusals_come_as_they_are_and_harm_nothing(client: Client) -> None:
     client.create_shard("fruit", FRUIT)
     client.write("fruit", [("apple", 3)])
