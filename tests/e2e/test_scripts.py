@@ -95,3 +95,32 @@ def test_h3_a_cancel_that_races_the_seal_gets_rows_or_canceled_and_never_both(mo
         assert sum(outcomes.values()) == races
         assert min(outcomes.values()) > 0
         print(f"h3 {mode}: {outcomes[PeekRows]} rows, {outcomes[PeekCanceled]} canceled")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_c16_the_extreme_of_a_group_of_10000_is_removed_100_times_in_a_row(mode: str) -> None:
+    rows, ticks = 10_000, 100
+    with launched(Target(mode=mode, timeout_s=30.0)) as run:
+
+        def do(line: str, *body: str) -> list[str]:
+            return carry_out(run, line, body)
+
+        assert do("create-instance") == do("initialization-complete") == ["ok"]
+        assert do("define-schema name=kv", "k bigint", "v bigint") == ["ok"]
+        first = [f"{key} {value}" for key in (1, 2) for value in range(rows)]
+        assert do("write-rows shard=s ts=0 schema=kv", *first) == [f"wrote {2 * rows}"]
+        dataflow = [
+            "import source=1000 shard=s upper=1",
+            "build id=3000",
+            "  Reduce group_by=[#0] aggregates=[min(#1), max(#1)]",
+            "    Get u1000",
+            "export index=1 on=3000 key=[0]",
+        ]
+        assert do("create-dataflow as-of=0", *dataflow) == do("schedule id=1") == ["ok"]
+        assert do("await-frontier id=1 ts=1") == ["ok"]
+        for tick in range(1, ticks + 1):
+            gone = [f"1 {rows - tick} x -1", f"2 {tick - 1} x -1"]
+            assert do(f"write-rows shard=s ts={tick}", *gone) == ["wrote 2"]
+        for tick in range(ticks + 1):
+            expected = [f"1 0 {rows - 1 - tick}", f"2 {tick} {rows - 1}"]
+            assert do(f"peek id=1 ts={tick}") == expected, tick
