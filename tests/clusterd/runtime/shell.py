@@ -75,6 +75,7 @@ class Shell:
         self.responses: list[Response] = []
         self.held: set[int] = set()
         self.seq = 0
+        self.session = 0
         roles = [ComputeRuntimeRole.MAINTENANCE if interactive_workers else ComputeRuntimeRole.SOLO]
         roles += [ComputeRuntimeRole.INTERACTIVE] * interactive_workers
         config = Config(worker=WorkerConfig(chunk_s=chunk_s), validate=True)
@@ -115,14 +116,23 @@ class Shell:
     # -- the controller -------------------------------------------------------------------------------------
 
     def boot(self) -> None:
-        self.to_mux(mx.Opened(1))
-        self.send(Hello(0, "n"), CreateInstance(0), InitializationComplete(0))
+        self.connect(complete=True)
+
+    def connect(self, *, complete: bool) -> None:
+        """A controller comes, in place of the one before."""
+        if self.session:
+            self.to_mux(mx.Closed(self.session))
+        self.session += 1
+        self.to_mux(mx.Opened(self.session))
+        self.send(Hello(0, f"n{self.session}", self.session), CreateInstance(0))
+        if complete:
+            self.send(InitializationComplete(0))
 
     def send(self, *commands: Command) -> None:
         for command in commands:
             self.seq += 1
             command = msgspec.structs.replace(command, seq=self.seq)
-            self.to_mux(mx.Received(1, command, encode_message(command)))
+            self.to_mux(mx.Received(self.session, command, encode_message(command)))
 
     def write(self, rows: Sequence[Row], time: int, diffs: int | Sequence[int] = 1, shard: str = "s") -> None:
         """Append at `time` and seal up to the next."""

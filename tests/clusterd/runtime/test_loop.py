@@ -15,6 +15,7 @@ from controller_proto.command import (
     AllowCompaction,
     CancelPeek,
     CreateDataflow,
+    InitializationComplete,
     Schedule,
     UpdateConfiguration,
 )
@@ -195,6 +196,32 @@ def test_a_scan_reads_the_snapshot_of_its_time_whatever_happens_meanwhile(
         replica.held.clear()
         replica.settle()
         assert len(replica.rows("scan")) == 100_000
+        assert not replica.names()
+
+
+@MODES
+def test_a_reconnect_rebuilds_under_new_pages_and_the_old_ones_go(
+    shell: Callable[[int], Shell], workers: int
+) -> None:
+    with shell(workers) as replica:
+        replica.write(ABC, 0)
+        replica.index("u1")
+        replica.over("t1", "u1")
+        replica.peek("parked", "u1", 50)
+        replica.settle()
+        before = set(replica.names())
+        replica.connect(complete=False)
+        replica.index("u1")
+        replica.peek("a", "u1", 0, ((2,),))
+        replica.settle()
+        assert set(replica.names()) == before, "P11: nothing changes before"
+        replica.send(InitializationComplete(0))
+        replica.settle()
+        assert replica.rows("a") == [ABC[1]]
+        assert replica.answer("parked") is None
+        assert not before & set(replica.names())
+        replica.drop("u1")
+        replica.settle()
         assert not replica.names()
 
 
