@@ -36,7 +36,15 @@ from controller_proto.command import (
     Peek,
     Schedule,
 )
-from controller_proto.dataflow import Build, DataflowBody, DataflowHeader, Export, IndexImport, SourceImport
+from controller_proto.dataflow import (
+    MAX_TIME,
+    Build,
+    DataflowBody,
+    DataflowHeader,
+    Export,
+    IndexImport,
+    SourceImport,
+)
 from controller_proto.plan import Aggregate, Get, Plan, Reduce
 from controller_proto.response import PeekError, PeekResponse, PeekRows, Response
 from controller_proto.schema import SAMPLE_SCHEMA, Column, ColumnType, Row, Schema
@@ -155,7 +163,7 @@ class Shell:
         query: bool = True, key: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
         export = Export(id, "index", "u5000", schema, key)
-        until = as_of + 1 if query else None
+        until = as_of + 1 if query and as_of < MAX_TIME else None
         header = DataflowHeader(id, as_of, until, (), (IndexImport(import_),), (export,))
         self.send(
             CreateDataflow(0, header, encode_body(DataflowBody((Build("u5000", plan),)))), Schedule(0, id)

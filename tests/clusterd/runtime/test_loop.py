@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterd import internal
+from clusterd.convert import updates_from_rows
 from clusterd.runtime import published
 from controller_proto.codec import encode_body
 from controller_proto.command import (
@@ -26,6 +27,7 @@ from controller_proto.response import Frontiers, PeekCanceled, Refused
 from controller_proto.schema import SAMPLE_SCHEMA, Schema
 from shm_arrangements import failpoints
 from shm_arrangements.errors import ShmExhausted
+from shm_arrangements.frontier import Frontier
 from tests.clusterd.runtime.shell import Shell
 
 MODES = pytest.mark.parametrize("workers", [0, 1, 2])
@@ -367,3 +369,47 @@ def test_compaction_bounds_what_churn_leaves(shell: Callable[[int], Shell], work
         replica.peek("a", "u1", 119)
         replica.settle()
         assert replica.rows("a") == [(k, "119") for k in range(10)]
+
+
+@MODES
+def test_a_query_may_read_a_shard_and_waits_for_its_seal(shell: Callable[[int], Shell], workers: int) -> None:
+    with shell(workers) as replica:
+        replica.write(ABC, 0)
+        export = Export("t1", "index", "u1000", SAMPLE_SCHEMA, (0,))
+        header = DataflowHeader("q", 1, 2, (SourceImport("u1000", "s", SAMPLE_SCHEMA),), (), (export,))
+        replica.send(CreateDataflow(0, header, encode_body(DataflowBody(()))), Schedule(0, "t1"))
+        replica.peek("a", "t1", 1)
+        replica.settle()
+        assert replica.answer("a") is None
+        replica.write([(4, "delta")], 1)
+        replica.write([(5, "late")], 2)
+        replica.settle()
+        assert replica.rows("a") == [*ABC, (4, "delta")]
+        answer = replica.answer("a")
+        assert answer is not None
+        assert answer.served_by == ("interactive" if workers else "solo")
+        replica.drop("t1")
+        replica.settle()
+        assert not replica.names()
+        assert all(loop.core.statistics().shards == 0 for loop in replica.loops)
+
+
+@MODES
+def test_the_end_of_a_shard_seals_its_indexes_for_ever(shell: Callable[[int], Shell], workers: int) -> None:
+    with shell(workers) as replica:
+        replica.write(ABC, 0)
+        replica.index("u1")
+        replica.settle()
+        shard = replica.store.shard("s")
+        replica.peek("far", "u1", 10**15)
+        replica.settle()
+        assert replica.answer("far") is None
+        shard.append(updates_from_rows(SAMPLE_SCHEMA, [], 1), shard.upper, Frontier.empty())
+        replica.settle()
+        assert replica.rows("far") == ABC
+        replica.over("t1", "u1", as_of=(1 << 64) - 1)
+        replica.peek("a", "t1", (1 << 64) - 1)
+        replica.peek("latest", "u1", None)
+        replica.settle()
+        assert replica.rows("latest") == ABC
+        assert replica.rows("a") == [(3,)]
