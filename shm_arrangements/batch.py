@@ -1,9 +1,11 @@
 """Batch: immutable updates of one arrangement over `[lower, upper)`, sorted for reading.
 
 Sorted by (code, key, value, time), where code is the hash of the key columns, and consolidated: no zero
-diffs, no two updates with the same row and time. So all updates of a key are neighbours, found by searching
-the codes. All arrays are read-only views of one piece of memory, private or shared, which lives as long as
-any of them is referred to. A batch without updates owns no memory: it only says that nothing happened.
+diffs, no two updates with the same row and time, but for a sum beyond 64 bits: that stands in parts, all but
+one of them 2^63 - 1 or -2^63, and is an error only to who needs the sum. So all updates of a key are
+neighbours, found by searching the codes. All arrays are read-only views of one piece of memory, private or
+shared, which lives as long as any of them is referred to. A batch without updates owns no memory: it only
+says that nothing happened.
 
 Does not: find, merge or consolidate (read.py, merger.py); know segments (`locator` is opaque here).
 """
@@ -135,8 +137,8 @@ class Batch:
         assert (image.hash(len(self.schema.key)) == self.codes).all(), "codes are not the hash of the key"
         order = image.sort_order(self.codes, self.times)
         assert (order == np.arange(n)).all(), "not sorted"
-        rows, _ = image.consolidate(order, np.ones(n, np.int64), self.times)
-        assert len(rows) == n, "not consolidated"
+        _, sums = image.consolidate(order, self.diffs, self.times, split=True)
+        assert np.array_equal(sums, self.diffs), "not consolidated"
         upper, since = self.description.upper, self.description.since
         last = int(self.times.max())
         assert upper.is_empty or last < upper.time or last <= since.time, "time beyond upper"

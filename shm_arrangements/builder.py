@@ -185,9 +185,8 @@ def build_batch(
 ) -> Batch:
     """Hash, sort, consolidate and store `updates` (columns in ROW order, any order of updates).
 
-    Returns an empty batch, without memory, if nothing is left. Raises: MultiplicityOverflow;
-    InvariantViolation if a time lies outside the description; ValueError if a NULL is in a column that has
-    none; what the allocator raises.
+    Returns an empty batch, without memory, if nothing is left. Raises: InvariantViolation if a time lies
+    outside the description; ValueError if a NULL is in a column that has none; what the allocator raises.
     """
     n = len(updates)
     if n == 0:
@@ -197,7 +196,7 @@ def build_batch(
     image = encode(columns, schema.stored_image, rows=n)
     codes = image.hash(len(schema.key))
     order = image.sort_order(codes, updates.times)
-    rows, sums = image.consolidate(order, updates.diffs, updates.times)
+    rows, sums = image.consolidate(order, updates.diffs, updates.times, split=True)
     if len(rows) == 0:
         return Batch.empty(schema, description)
     run = _Unsorted(codes, columns, updates.times)

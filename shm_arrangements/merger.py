@@ -25,7 +25,7 @@ from shm_arrangements.batch import Batch
 from shm_arrangements.builder import Assembler, text_bytes_of
 from shm_arrangements.contracts import Allocator
 from shm_arrangements.description import Description
-from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow
+from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.kernels import merge as kernels
 from shm_arrangements.rows import RowImage, RowSpec, encode
@@ -33,7 +33,7 @@ from shm_arrangements.rows import RowImage, RowSpec, encode
 _SLICE: Final = 8192  # rows encoded at once: about 0.5 ms
 _SMALL_SLICE: Final = 256  # when little fuel is given
 _CHECKSUM_BYTES: Final = 512  # about as long as one update takes to merge
-_NEXT_A, _NEXT_B, _SIDE, _WRITTEN, _OVERFLOW, _FINISHED = 0, 1, 2, 3, 7, 8  # of the kernel's state
+_NEXT_A, _NEXT_B, _WRITTEN, _FINISHED = 0, 1, 3, 7  # of the kernel's state
 
 
 class _Slice:
@@ -74,7 +74,7 @@ class Merger:
         total = len(older) + len(newer)
         self._rows = np.empty(total, np.int64)
         self._diffs = np.empty(total, np.int64)
-        self._state = np.array([0, 0, -1, 0, 0, 0, 0, 0, 0], np.int64)
+        self._state = np.array([0, 0, -1, 0, 0, 0, 0, 0], np.int64)
         self._text_bytes = [0] * len(self._spec.text_columns)
         self._assembler: Assembler | None = None
         self._filled = 0
@@ -96,7 +96,7 @@ class Merger:
     def work(self, fuel_updates: int) -> int:
         """Do at most `fuel_updates` of work; returns what was used. `result` is there when done.
 
-        Raises: MultiplicityOverflow; what the allocator raises (the call can then be repeated).
+        Raises: what the allocator raises (the call can then be repeated).
         """
         fuel = fuel_updates
         while fuel > 0 and self._result is None:
@@ -139,8 +139,6 @@ class Merger:
             newer.times[b.first : b.end], newer.diffs[b.first : b.end], b.first, int(b.is_final),
             self._spec.kinds, np.uint64(self._since.time), fuel, state, self._rows, self._diffs,
         )  # fmt: skip
-        if state[_OVERFLOW]:
-            raise MultiplicityOverflow("a sum of diffs is beyond 64 bits", older=older, newer=newer)
         self._consumed_a = a.first + int(state[_NEXT_A])
         self._consumed_b = b.first + int(state[_NEXT_B])
         written = int(state[_WRITTEN])

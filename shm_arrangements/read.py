@@ -7,8 +7,7 @@ batch's earliest updates as they are (rows of one time are distinct), except whe
 same code; only those are compared and summed.
 
 Callers have checked `since <= t < upper` (R4). Rows come in no particular order. Counts that are zero are
-dropped,
-negative ones are kept: what they mean is the caller's to judge.
+dropped, negative ones are kept: what they mean is the caller's to judge.
 
 Does not: keep anything between calls, or copy a batch that can be handed out as it is.
 """
@@ -32,6 +31,8 @@ from shm_arrangements.updates import Updates
 Rows = tuple[tuple[Column, ...], Ints]
 
 _NO_ROWS: Final[Ints] = np.empty(0, np.int64)
+_MOST: Final = (1 << 63) - 1
+_LEAST: Final = -(1 << 63)
 
 
 class _Part:
@@ -202,9 +203,11 @@ def _scan(parts: list[_Part], schema: ArrangementSchema) -> Rows:
         return tuple(Column.empty(c.type) for c in schema.stored), _NO_ROWS
     at = max(range(len(parts)), key=lambda i: len(parts[i]))
     base = parts[at]
+    others = parts[:at] + parts[at + 1 :]
+    if base.diffs.max() == _MOST or base.diffs.min() == _LEAST:  # perhaps a sum in parts (batch.py)
+        return _fold(parts, schema)
     early = base.times == base.times.min()
     late = np.flatnonzero(~early)
-    others = parts[:at] + parts[at + 1 :]
     if not len(late) and not others:
         return base.columns, base.diffs
     if (len(late) + sum(map(len, others))) * 4 > len(base):

@@ -143,17 +143,20 @@ class RowImage:
         )
         return out[:runs]
 
-    def consolidate(self, order: Ints, diffs: Ints, times: Words | None = None) -> tuple[Ints, Ints]:
+    def consolidate(
+        self, order: Ints, diffs: Ints, times: Words | None = None, *, split: bool = False
+    ) -> tuple[Ints, Ints]:
         """Rows and sums of diffs of neighbours in sorted `order` equal in row (and time if given).
 
-        Returns (rows (k,), sums (k,)) without zero sums, in order.
-        Raises: MultiplicityOverflow if a sum leaves 64 bits.
+        Returns (rows (k,), sums (k,)) without zero sums, in order. With `split` a sum beyond 64 bits is given
+        in parts, all but one of them 2^63 - 1 or -2^63.
+        Raises: MultiplicityOverflow at such a sum, without `split`.
         """
         rows = np.empty(len(order), np.int64)
         sums = np.empty(len(order), np.int64)
         kept = merge.consolidate(
             self.lanes, self.spec.kinds, self.text_lo, self.text_hi, self.text,
-            _NO_WORDS if times is None else times, diffs, order, rows, sums,
+            _NO_WORDS if times is None else times, diffs, order, int(split), rows, sums,
         )  # fmt: skip
         if kept < 0:
             raise MultiplicityOverflow("a sum of diffs is beyond 64 bits")

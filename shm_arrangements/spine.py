@@ -109,9 +109,8 @@ class Spine:
     def insert(self, batch: Batch) -> None:
         """Append `batch`, and merge with fuel in proportion to it.
 
-        Raises: InvariantViolation if it does not abut `upper`; MultiplicityOverflow and what the allocator
-        raises
-        while merging: the batch is then in, and the merge can go on later.
+        Raises: InvariantViolation if it does not abut `upper`; what the allocator raises while merging: the
+        batch is then in, and the merge can go on later.
         """
         if batch.description.lower != self._upper:
             raise InvariantViolation(

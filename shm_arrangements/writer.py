@@ -189,7 +189,7 @@ class TraceWriter:
         """Append a prepared batch, merge with fuel, and publish. No effect if it covers no time.
 
         Raises: InvariantViolation, without effect, if it does not abut or holds updates of no time;
-        ShmExhausted or MultiplicityOverflow from merging: the batch is in then, and published.
+        ShmExhausted from merging: the batch is in then, and published.
         """
         if batch.description.lower == batch.description.upper:
             if len(batch):

@@ -70,8 +70,7 @@ class Arranger:
     def seal(self, description: Description, allocator: Allocator) -> Iterator[None]:
         """Make the batch of everything taken since the last one; yields between pieces. Then `take` it.
 
-        The times of the updates lie in `description`.
-        Raises: MultiplicityOverflow; what the allocator raises.
+        The times of the updates lie in `description`. Raises: what the allocator raises.
         """
         if not self._runs and self._pending <= _RUN_ROWS:
             updates = Updates.concat(self._blocks) if self._blocks else self._none()

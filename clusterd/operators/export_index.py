@@ -11,13 +11,12 @@ Does not: own the index (closing the graph leaves it as it stands), decide compa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 from clusterd.dataflow.operator import ERRS, Columns, Delta, OperatorStatistics, Round, types_of
 from clusterd.operators.arrange import Arranger
 from shm_arrangements.batch import Batch
 from shm_arrangements.description import Description
-from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow
+from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.writer import IndexWriter, TraceWriter
 
 __all__ = ["ExportIndex"]
@@ -70,9 +69,7 @@ class ExportIndex:
             if closed:
                 half.discard(batch)
             else:
-                # Two batches that cannot be summed stay apart; a read that needs the sum says so.
-                with suppress(MultiplicityOverflow):
-                    half.commit(batch)
+                half.commit(batch)
 
     def statistics(self) -> OperatorStatistics:
         """What waits for the end of the round; the index has statistics of its own."""

@@ -31,7 +31,7 @@ from clusterd.dataflow.operator import (
     Round,
     types_of,
 )
-from clusterd.operators.arrange_round import arrange
+from clusterd.operators.arrange import Arranger
 from clusterd.operators.faults import NO_ERRS, Faults
 from clusterd.operators.join_overflow import OverflowWatch
 from clusterd.operators.join_tactic import PIECE_STEPS, JoinTactic, KernelTactic, Pairs, Part
@@ -49,9 +49,7 @@ __all__ = ["Arranged", "Closure", "JoinOperator", "Streamed"]
 Words = NDArray[np.uint64]
 
 Closure = Callable[[Updates], Delta]
-
-# A batch with such a diff is never merged, so that the sums in a spine stay within 64 bits.
-_APART = 1 << 40
+_HEAP = HeapAllocator()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +116,10 @@ class JoinOperator:
         self._round = round
 
     def push(self, port: int, delta: Delta) -> Iterator[Delta]:
-        if len(delta.oks):
-            self._ports[port].blocks.append(delta.oks)
         if len(delta.errs):
             yield Delta(Updates.empty(self._types), delta.errs)
+        for _ in self._ports[port].arranger.add(delta.oks):
+            yield Delta.empty(self._types)
 
     def finish(self) -> Iterator[Delta]:
         round = self._round
@@ -242,50 +240,39 @@ class _StreamedSide:
 
     def __init__(self, streamed: Streamed) -> None:
         self.schema = ArrangementSchema(streamed.columns, streamed.key)
-        self.blocks: list[Updates] = []
-        self.spine = Spine(self.schema, HeapAllocator())
-        self._delta: list[Batch] = []
-        self._apart: list[Batch] = []
+        self.arranger = Arranger(self.schema)
+        self.spine = Spine(self.schema, _HEAP)
+        self._delta: Batch | None = None
 
     def errs(self) -> Updates:
         return NO_ERRS
 
     def prepare(self, round: Round) -> Iterator[None]:
-        blocks, self.blocks = self.blocks, []
         description = Description(Frontier.at(round.lower), round.upper, Frontier.minimum())
-        for batch in arrange(blocks, self.schema, description):
-            if batch is None:
-                yield
-            else:
-                self._delta.append(batch)
+        yield from self.arranger.seal(description, _HEAP)
+        self._delta = self.arranger.take()
 
     def old(self, round: Round) -> list[Part]:
         # Rounded up to the round's lower perhaps, so not judged by time: all of it is old.
-        return [Part(batch, 0, MAX_TIME) for batch in (*self.spine.batches(), *self._apart) if len(batch)]
+        return [Part(batch, 0, MAX_TIME) for batch in self.spine.batches() if len(batch)]
 
     def new(self, round: Round) -> list[Part]:
-        return [Part(batch, *_window(round)) for batch in self._delta]
+        return [Part(self._delta, *_window(round))] if self._delta else []
 
     def finish(self, round: Round) -> None:
         """Add the round to the past, which no later round tells apart from its own lower."""
-        delta, self._delta = self._delta, []
+        delta, self._delta = self._delta, None
         if round.upper.is_empty:
             self.close()
             return
-        for batch in delta or [Batch.empty(self.schema, _through(round.lower, round))]:
-            if len(batch) and max(int(batch.diffs.max()), -int(batch.diffs.min())) >= _APART:
-                self._apart.append(batch)
-                batch = Batch.empty(self.schema, batch.description)
-            self.spine.insert(batch.with_description(_through(self.spine.upper.time, round)))
+        assert delta is not None
+        self.spine.insert(delta)
         self.spine.set_logical_compaction(round.upper)
 
     def close(self) -> None:
-        self.blocks, self._delta, self._apart = [], [], []
-        self.spine = Spine(self.schema, HeapAllocator())
-
-
-def _through(lower: int, round: Round) -> Description:
-    return Description(Frontier.at(lower), round.upper, Frontier.minimum())
+        self.arranger.clear()
+        self._delta = None
+        self.spine = Spine(self.schema, _HEAP)
 
 
 class _ArrangedSide:

@@ -1,7 +1,7 @@
 """Folding sorted rows: sums of equal neighbours, and merges of sorted runs.
 
-Sums of diffs are kept in two 32-bit halves, so that only the total must fit 64 bits, whatever the order of
-adding.
+Sums of diffs are kept in two 32-bit halves, so that only the total counts, whatever the order of adding. A
+total beyond 64 bits stays in parts where a batch is made (batch.py), and is an error where rows are read.
 
 `compare_rows` comes from rows.py, and numba's cache of this file does not notice a change there: `make
 clean-cache`.
@@ -15,18 +15,47 @@ from shm_arrangements.kernels.jit import I64, OUT_I64, U8, U64, U64_2D, i64, inn
 from shm_arrangements.kernels.rows import I64_2D, compare_rows
 
 _LOW32 = 0xFFFFFFFF
+_MOST_HIGH = 0x7FFFFFFF  # the high half of 2^63 - 1
+_LEAST_HIGH = -0x80000000  # of -2^63
 
 
-@kernel(U64_2D, U8, I64_2D, I64_2D, U8, U64, I64, I64, OUT_I64, OUT_I64)
+@inner
+def _write_sum(high: int, low: int, ref: int, at: int, refs: Any, sums: Any) -> int:
+    """Write a sum of k diffs from `at` on: nothing if zero, as up to k parts if beyond 64 bits.
+
+    low: within 32 bits. Returns where the next goes. All parts but the last are 2^63 - 1 or -2^63.
+    """
+    while high > _MOST_HIGH:
+        refs[at] = ref
+        sums[at] = (_MOST_HIGH << 32) | _LOW32
+        at += 1
+        low -= _LOW32
+        high -= _MOST_HIGH
+        if low < 0:
+            low += _LOW32 + 1
+            high -= 1
+    while high < _LEAST_HIGH:
+        refs[at] = ref
+        sums[at] = _LEAST_HIGH << 32
+        at += 1
+        high -= _LEAST_HIGH
+    if high != 0 or low != 0:
+        refs[at] = ref
+        sums[at] = (high << 32) | low
+        at += 1
+    return at
+
+
+@kernel(U64_2D, U8, I64_2D, I64_2D, U8, U64, I64, I64, i64, OUT_I64, OUT_I64)
 def consolidate(
     lanes: Any, kinds: Any, lo: Any, hi: Any, text: Any, times: Any, diffs: Any,
-    order: Any, out_rows: Any, out_diffs: Any,
+    order: Any, split: int, out_rows: Any, out_diffs: Any,
 ) -> int:  # fmt: skip
     """Sum the diffs of neighbours in `order` with equal row and time; drop zero sums.
 
     times: (rows,), or empty to sum over all times. out_rows gets the first row of each sum.
-    Returns how many, or -1 if a sum left 64 bits. out_rows may be `order` itself.
-    Sums are kept in two 32-bit halves, so that only the total matters, not the order of adding.
+    split: 1 writes a sum beyond 64 bits in parts; 0 refuses it.
+    Returns how many were written, or -1 if a sum was refused. out_rows may be `order` itself.
     """
     kept = 0
     k = 0
@@ -46,26 +75,17 @@ def consolidate(
             k += 1
         high += low >> 32
         low &= _LOW32
-        if high < -2147483648 or high > 2147483647:
+        if split == 0 and (high < _LEAST_HIGH or high > _MOST_HIGH):
             return -1
-        if high != 0 or low != 0:
-            out_rows[kept] = row
-            out_diffs[kept] = (high << 32) | low
-            kept += 1
+        kept = _write_sum(high, low, row, kept, out_rows, out_diffs)
     return kept
 
 
 @inner
 def _emit(refs: Any, sums: Any, state: Any) -> None:
-    """Close the open update: append it unless its sum is zero; state[7] = 1 if it left 64 bits."""
+    """Close the open update: append its sum."""
     high = state[4] + (state[5] >> 32)
-    low = state[5] & _LOW32
-    if high < -2147483648 or high > 2147483647:
-        state[7] = 1
-    elif high != 0 or low != 0:
-        refs[state[3]] = state[6]
-        sums[state[3]] = (high << 32) | low
-        state[3] += 1
+    state[3] = _write_sum(high, state[5] & _LOW32, state[6], state[3], refs, sums)
 
 
 @kernel(
@@ -85,10 +105,9 @@ def merge_rows(
     A slice is part of a run, from row `a_first` of it; `a_final` says that the run ends with it. Each slice
     must begin one row before the next to consume (if there is one), so that a new row can be compared to
     the last. state: next row in a, next in b (within the slices), side of the last (-1 none, 0 a, 1 b),
-    updates written,
-        high and low half of the open sum, its ref, overflow, finished. A ref r >= 0 is row r of a's run, r
-        < 0 row ~r of b's.
-    Stops after `fuel` updates, at the end of a slice that is not final, on overflow, or when finished.
+    updates written, high and low half of the open sum, its ref, finished. A ref r >= 0 is row r of a's run,
+    r < 0 row ~r of b's.
+    Stops after `fuel` updates, at the end of a slice that is not final, or when finished.
     Returns the updates consumed.
     """
     i, j, side = state[0], state[1], state[2]
@@ -100,7 +119,7 @@ def merge_rows(
         if i == n and j == m:
             if side >= 0:
                 _emit(refs, sums, state)
-            state[8] = 1
+            state[7] = 1
             break
         if j == m:
             take = 0
@@ -141,8 +160,6 @@ def merge_rows(
         if not same:
             if side >= 0:
                 _emit(refs, sums, state)
-                if state[7] != 0:
-                    break
             state[4] = 0
             state[5] = 0
             state[6] = a_first + i if take == 0 else ~(b_first + j)

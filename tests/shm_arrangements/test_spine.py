@@ -266,13 +266,44 @@ def test_compaction_to_the_empty_frontier_lets_go_of_everything() -> None:
     assert spine.upper == Frontier.at(2)
 
 
-def test_a_sum_beyond_64_bits_is_an_error_that_names_it_not_a_wrap() -> None:
-    spine = Spine(SCHEMA, HeapAllocator())
+def test_a_sum_beyond_64_bits_stays_in_parts_is_no_answer_and_heals() -> None:
     most = (1 << 63) - 1
-    insert(spine, block([1], [1], 0, most), Frontier.at(1))
-    spine.set_logical_compaction(Frontier.at(1))
-    with pytest.raises(MultiplicityOverflow):
-        insert(spine, block([1], [1], 1, 1), Frontier.at(2))
-    with pytest.raises(MultiplicityOverflow):
-        read.scan_at(spine.batches(), 1)
-    assert rows_of(*read.scan_at(spine.batches()[:1], 1)) == {(1, 1): most}
+    spine = Spine(SCHEMA, HeapAllocator())
+    true = 0
+    for time, diff in enumerate((most, 1, most, most, -most, -most, -5, -most, -most - 1, -1, 7)):
+        insert(spine, block([1, 2], [1, 2], time, diff), Frontier.at(time + 1))
+        spine.set_logical_compaction(Frontier.at(time))
+        while spine.exert(1 << 20):
+            pass
+        spine.validate_state()
+        true += diff
+        if -most - 1 <= true <= most:
+            assert rows_of(*read.scan_at(spine.batches(), time)) == {(1, 1): true, (2, 2): true}
+        else:
+            with pytest.raises(MultiplicityOverflow):
+                read.scan_at(spine.batches(), time)
+            with pytest.raises(MultiplicityOverflow):
+                read.lookup_at(spine.batches(), time, (Column(ColumnType.INT64, np.array([2])),))
+
+
+def test_a_batch_of_a_sum_beyond_64_bits_holds_it_in_parts() -> None:
+    most = (1 << 63) - 1
+    description = Description(Frontier.minimum(), Frontier.at(1), Frontier.minimum())
+    for diffs in (
+        [most] * 3,
+        [-most - 1] * 3,
+        [most, most, 1, 1],
+        [-most, -most, -most, 7],
+        [most, most, -most],
+    ):
+        updates = Updates.from_rows(TYPES, [((1, 1), 0, diff) for diff in diffs])
+        batch = build_batch(updates, SCHEMA, description, HeapAllocator())
+        batch.validate_state()
+        assert sum(batch.diffs.tolist()) == sum(diffs)
+        assert len(batch) <= len(diffs)
+        assert set(batch.diffs.tolist()[:-1]) <= {most, -most - 1}
+        if -most - 1 <= sum(diffs) <= most:
+            assert rows_of(*read.scan_at([batch], 0)) == {(1, 1): sum(diffs)}
+        else:
+            with pytest.raises(MultiplicityOverflow):
+                read.scan_at([batch], 0)

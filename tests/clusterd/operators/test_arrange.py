@@ -15,6 +15,7 @@ from clusterd.operators.export_index import ExportIndex
 from shm_arrangements.builder import HeapAllocator, build_batch
 from shm_arrangements.columns import Column, ColumnSpec, ColumnType
 from shm_arrangements.description import Description
+from shm_arrangements.errors import MultiplicityOverflow
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.instance import Instance
 from shm_arrangements.read import scan_at
@@ -86,6 +87,35 @@ def test_what_cancels_is_gone_before_the_round_ends() -> None:
             for _ in arranger.add(block):
                 pass
     assert arranger.rows < 2 * BLOCK_ROWS
+
+
+def test_a_round_whose_sums_leave_64_bits_is_exported_and_read_once_they_fit(index: IndexWriter) -> None:
+    most = (1 << 63) - 1
+    one, two = (1, "a"), (2, "b")
+    export = ExportIndex(COLUMNS, index)
+    for time, changes in (
+        (2, [(one, most), (one, most), (one, most), (two, -most - 1)]),
+        (3, [(one, -most), (one, -most), (one, 3 - most), (two, most), (two, 2)]),
+    ):
+        export.start(Round(0 if time == 2 else time, Frontier.at(time + 1), 2))
+        filler = many(5, 2 * BLOCK_ROWS, (time, time + 1))  # so that runs are made, and merged
+        updates = Updates.from_rows(TYPES, [(row, time, diff) for row, diff in changes])
+        for part in (filler, updates, Updates(filler.columns, filler.times, -filler.diffs)):
+            for _ in export.push(0, Delta.of(part)):
+                pass
+        for _ in export.finish():
+            pass
+    for merged in (False, True):
+        batches = index.oks.reader().batches()
+        for batch in batches:
+            batch.validate_state()
+        with pytest.raises(MultiplicityOverflow):
+            scan_at(batches, 2)
+        columns, counts = scan_at(batches, 3)
+        assert sorted(zip(*(c.to_pylist() for c in columns), strict=True)) == [one, two]
+        assert sorted(counts.tolist()) == [1, 3]
+        while not merged and index.exert(1 << 20):
+            pass
 
 
 def test_a_round_is_exported_at_its_end_and_an_empty_one_seals(index: IndexWriter) -> None:
