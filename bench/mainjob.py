@@ -186,7 +186,7 @@ class _Job:
         return self._client.create_index(plan, (0,), id=f"u{next(self._heavy_ids)}", as_of=0)
 
     def _hydrate(self, days: int) -> float:
-        """Hydrate once. Returns the processor time it took: other load on the machine does not change that."""
+        """Hydrate once. Returns the processor time it took, which other load on the machine leaves alone."""
         before = self._worker.cpu_times()
         index = self._create_heavy(days)
         index.wait(0)
