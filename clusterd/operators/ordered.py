@@ -23,7 +23,7 @@ from clusterd.operators.row_table import Partials, RowTable
 from shm_arrangements.columns import Column, ColumnType
 from shm_arrangements.rows import RowImage, RowSpec
 
-__all__ = ["MOST_COPIES", "OrderedRows"]
+__all__ = ["MOST_COPIES", "MOST_OFFSET", "OrderedRows"]
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -35,7 +35,8 @@ _SWEPT_FROM = 4096  # changes: below, a sort costs more than it saves
 _SWEPT = 131_072  # changes sorted at once: some 20 ms
 NOTHING: Ints = np.zeros(0, np.int64)
 NO_TIMES: Words = np.zeros(0, np.uint64)
-MOST_COPIES = 1 << 40  # of a row without a limit: sums of copies below a node stay far from 2^63
+MOST_COPIES = 1 << 40  # of a row in the window: sums of copies below a node stay far from 2^63
+MOST_OFFSET = UNLIMITED >> 1  # beyond all copies; an end of the window is then below 2^63
 
 
 class OrderedRows:
@@ -124,7 +125,10 @@ class OrderedRows:
         block: int,
         faults: Callable[[Ints, Words, Words], None],
     ) -> Iterator[tuple[Ints, Words, Ints]]:
-        """Apply the round's updates; gives (rows, times, diffs) of how [offset, offset + limit) changes."""
+        """Apply the round's updates; gives (rows, times, diffs) of how [offset, offset + limit) changes.
+
+        offset: at most MOST_OFFSET.
+        """
         self._make_room(groups)
         self._touched.grow(self.table.capacity)
         order = self.partials.order()
@@ -134,13 +138,14 @@ class OrderedRows:
         fault_rows, fault_times, fault_words = _fault_arrays()
         rows, times, diffs = np.empty(block, np.int64), np.empty(block, np.uint64), np.empty(block, np.int64)
         # Copies beyond the end of the window are never seen, so they need not be counted.
-        cap = MOST_COPIES if limit is None else offset + limit
-        most = MOST_COPIES if limit is None else -1
+        limit = UNLIMITED if limit is None else min(limit, UNLIMITED)
+        cap = min(offset + limit, MOST_COPIES)
+        most = MOST_COPIES if offset + limit > MOST_COPIES else -1
         t = self.table
         while True:
             done = kernels.top_k(
                 order, self.partials.slots, self.partials.times, self.partials.words,
-                offset, UNLIMITED if limit is None else limit, cap, most, BUDGET_NODES,
+                offset, limit, cap, most, BUDGET_NODES,
                 t.lanes, t.text_lo, t.text_hi, t.text, t.kinds, self._flips,
                 self._counts.a, self._links.a, self._weights.a, self._root.a, self._marks.a, self._touched.a,
                 rows, times, diffs, fault_rows, fault_times, fault_words, state,

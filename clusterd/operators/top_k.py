@@ -3,8 +3,8 @@
 Positions count copies: a row of multiplicity 3 takes three. The order is a tree a group, so a change costs
 O(log n) of its group, and what is emitted at a time is the difference of the windows before and after it.
 
-A net-negative row is no row, and an error in data that names it. Without a limit, so is a row of more than
-2^40 copies (`multiplicity-overflow`); with one, copies beyond the window do not matter.
+A net-negative row is no row, and an error in data that names it. So is a row of more than 2^40 copies
+(`multiplicity-overflow`), unless the window ends before that: copies beyond it do not matter.
 
 Does not: order its output, or evaluate a limit; the caller gives numbers.
 """
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, OperatorStatistics, Round, types_of
 from clusterd.operators.faults import NO_ERRS, Faults
 from clusterd.operators.growable import Growable
-from clusterd.operators.ordered import MOST_COPIES, OrderedRows
+from clusterd.operators.ordered import MOST_COPIES, MOST_OFFSET, OrderedRows
 from clusterd.operators.row_table import Partials, RowTable
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowSpec, encode
@@ -75,7 +75,8 @@ class TopKOperator:
             flips += [int(item.descending)] * (len(spec.kinds) - int(columns[k].nullable))
         self._group_spec = RowSpec.of([columns[k] for k in self._group])
         self._row_spec = RowSpec.of([columns[k] for k in self._row])
-        self._limit, self._offset = limit, offset
+        self._limit, self._offset = limit, min(offset, MOST_OFFSET)
+        self._sees_all = limit is None or offset + limit > MOST_COPIES
         self._groups = RowTable(self._group_spec)
         self._rows = OrderedRows(self._row_spec, flips)
         # Groups that the round touched; their own sums are only whether rows name them.
@@ -127,7 +128,7 @@ class TopKOperator:
     def _complaint(self, row: str, count: int) -> str | None:
         if count < 0:
             return f"invalid-data: top-k: row {row} has multiplicity {count}"
-        if self._limit is None and count > MOST_COPIES:
+        if self._sees_all and count > MOST_COPIES:
             return f"multiplicity-overflow: top-k: row {row} has multiplicity {count}"
         return None
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,12 +69,6 @@ class PlannedFinishing:
         if not spec.is_identity(len(columns)):
             self.stage = Stage(spec, columns)
             self.columns = self.stage.columns
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether rows go out as they are, sorted."""
-        whole = self.limit is None and not self.offset
-        return whole and self.stage is None and self.projection is None and not self.order
 
 
 @lru_cache(maxsize=256)
@@ -202,11 +197,13 @@ def _rank(column: Column, n: int) -> NDArray[np.uint64]:
 
 def _window(columns: tuple[Column, ...], counts: Ints, offset: int, limit: int | None) -> Rows:
     """The rows at positions [offset, offset + limit), each count a number of positions."""
-    ends = np.cumsum(counts)
-    starts = ends - counts
+    ends: NDArray[Any] = np.cumsum(counts)
+    if len(ends) and ends.min() < 0:  # the first sum to leave 64 bits turns negative
+        ends = np.cumsum(counts.astype(object))
     end = int(ends[-1]) if len(ends) else 0
+    start = min(offset, end)
     stop = end if limit is None else min(end, offset + limit)
-    inside = np.minimum(ends, stop) - np.maximum(starts, offset)
+    inside = np.maximum(np.minimum(ends, stop) - np.maximum(ends - counts, start), 0).astype(np.int64)
     rows = np.flatnonzero(inside > 0)
     return tuple(column.take(rows) for column in columns), inside.take(rows)
 

@@ -96,7 +96,20 @@ def check(seed: int, *, valid: bool, limit: int | None, offset: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("valid", [True, False])
 @pytest.mark.parametrize(
-    ("limit", "offset"), [(1, 0), (3, 0), (2, 2), (5, 1), (None, 0), (None, 3), (0, 1), (40, 7)]
+    ("limit", "offset"),
+    [
+        (1, 0),
+        (3, 0),
+        (2, 2),
+        (5, 1),
+        (None, 0),
+        (None, 3),
+        (0, 1),
+        (40, 7),
+        ((1 << 63) - 1, 2),
+        (None, (1 << 64) - 1),
+        ((1 << 63) - 1, (1 << 64) - 1),
+    ],
 )
 def test_windows_equal_recomputation_at_every_time(valid: bool, limit: int | None, offset: int) -> None:
     for seed in range(10):

@@ -168,6 +168,24 @@ def test_bug39_windows_without_an_order_partition_the_rows() -> None:
     assert sorted(row for window in windows for row in window) == [(1,), (2,), (2,)]
 
 
+def test_windows_reach_to_the_ends_of_their_range() -> None:
+    one = Schema((Column("v", T.INT64),))
+    few = index(one, plus([(1,), (2,)]))
+    assert rows(ask(few, limit=(1 << 64) - 1)) == [(1,), (2,)]
+    assert rows(ask(few, limit=(1 << 64) - 1, offset=1)) == [(2,)]
+    assert rows(ask(few, offset=(1 << 64) - 1)) == []
+    assert rows(ask(few, limit=1, offset=(1 << 64) - 1)) == []
+    most = (1 << 63) - 1
+    many = index(one, [((1,), 0, most), ((2,), 0, most), ((3,), 0, most)])
+    found = [
+        ask(many, order_by=(OrderBy(0),), offset=offset, limit=limit).result
+        for offset, limit in [(5, None), (most - 1, 3), (0, 7)]
+    ]
+    assert [each.counts for each in found if isinstance(each, PeekRows)] == [
+        (most - 5, most, most), (1, 2), (7,),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("nulls_first", [False, True])
 def test_nulls_go_where_they_are_told_whichever_way_the_values_go(
