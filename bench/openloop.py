@@ -182,7 +182,6 @@ class OpenLoop:
     ) -> None:
         self._seconds = seconds
         self._rate = rate
-        self._file = file
         # Element 0 is when the first peek is due, 0 until then; the latencies follow.
         self._shared = np.memmap(file, np.float64, "w+", shape=(1 + int(rate * seconds),))
         self._shared[1:] = np.nan

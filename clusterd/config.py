@@ -55,7 +55,6 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     """Knobs of maintenance, interactive and solo workers."""
 
     chunk_s: float = 0.05  # R11: the longest a worker goes without reading its pipe
-    block_rows: int = 65_536  # updates a push carries at most
 
 
 class Config(msgspec.Struct, frozen=True):

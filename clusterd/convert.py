@@ -26,7 +26,7 @@ from shm_arrangements.updates import Updates
 
 __all__ = [
     "arrangement_schema", "column_from_scalars", "column_specs", "columns_from_rows", "from_wire_type",
-    "rows_from_columns", "scalars_from_column", "to_wire_type", "updates_from_rows", "wire_schema",
+    "scalars_from_column", "to_wire_type", "updates_from_rows", "wire_schema",
 ]  # fmt: skip
 
 _FROM_WIRE = {
@@ -53,10 +53,12 @@ _NUMERIC_LIMIT = 10**38
 
 
 def from_wire_type(type: WireType) -> ColumnType:
+    """The column type of a wire type."""
     return _FROM_WIRE[type]
 
 
 def to_wire_type(type: ColumnType) -> WireType:
+    """The wire type of a column type."""
     return _TO_WIRE[type]
 
 
@@ -71,6 +73,7 @@ def wire_schema(specs: Sequence[ColumnSpec]) -> Schema:
 
 
 def arrangement_schema(schema: Schema, key: Sequence[int]) -> ArrangementSchema:
+    """Of an index on a collection of this wire schema. key: distinct positions, in key order."""
     return ArrangementSchema(column_specs(schema), tuple(key))
 
 
@@ -134,13 +137,6 @@ def columns_from_rows(specs: Sequence[ColumnSpec], rows: Sequence[Row]) -> tuple
             )
         columns.append(column)
     return tuple(columns)
-
-
-def rows_from_columns(columns: Sequence[Column], count: int) -> list[Row]:
-    """Rows of wire values; `count` is needed where there are no columns."""
-    if not columns:
-        return [()] * count
-    return list(zip(*(scalars_from_column(column) for column in columns), strict=True))
 
 
 def updates_from_rows(

@@ -101,11 +101,6 @@ class WireClient:
         """Peeks sent and not yet answered, oldest first."""
         return tuple(self._open)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the connection has ended; what arrived before may still be received."""
-        return self._over is not None
-
     def hello(self, nonce: str, *, kind: str = "controller", epoch: int = 0, token: str = "") -> int:
         return self.send(Hello(0, nonce=nonce, kind=kind, epoch=epoch, token=token))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from controller_proto.errors import LocalProtocolError
 
-__all__ = ["GlobalId", "id_from_u64", "id_to_u64", "is_system", "is_transient", "parse_id", "sort_key"]
+__all__ = ["GlobalId", "id_to_u64", "is_transient", "parse_id"]
 
 GlobalId = str
 
@@ -30,20 +30,10 @@ def parse_id(text: str) -> GlobalId:
 
 
 def is_transient(id: GlobalId) -> bool:
+    """Whether it may be owned by the interactive runtime."""
     return id.startswith("t")
 
 
-def is_system(id: GlobalId) -> bool:
-    return id.startswith("s")
-
-
 def id_to_u64(id: GlobalId) -> int:
+    """As shared memory knows it; ids of a kind keep their order."""
     return (_KINDS.index(id[0]) << _SHIFT) | int(id[1:])
-
-
-def id_from_u64(value: int) -> GlobalId:
-    return f"{_KINDS[value >> _SHIFT]}{value & _MAX}"
-
-
-def sort_key(id: GlobalId) -> int:
-    return id_to_u64(id)

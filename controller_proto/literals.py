@@ -16,7 +16,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from controller_proto.errors import LocalProtocolError
 from controller_proto.schema import Column, ColumnType, Row, Scalar, Schema, scalar_problem
@@ -24,7 +24,6 @@ from controller_proto.tokens import quote
 
 __all__ = [
     "TYPE_NAMES",
-    "format_row",
     "format_scalar",
     "parse_row",
     "parse_scalar",
@@ -153,8 +152,3 @@ def format_scalar(value: Scalar, type_: ColumnType) -> str:
                 return quote(f"@{value}")
         case ColumnType.INT64 | ColumnType.NUMERIC:
             return str(value)
-
-
-def format_row(row: Iterable[Scalar], types: Iterable[ColumnType]) -> str:
-    """The values of `row`, space separated."""
-    return " ".join(format_scalar(value, type_) for value, type_ in zip(row, types, strict=True))

@@ -99,7 +99,6 @@ class Assembler:
         self._first, self._second = first, second
         self._rows, self._diffs = rows, diffs
         self._since = np.uint64(since)
-        self._checksums = allocator.checksums
         sizes = iter(text_bytes)
         shapes = [
             layouts.ColumnShape(

@@ -62,7 +62,3 @@ class ArrangementSchema:
     @property
     def key_specs(self) -> tuple[ColumnSpec, ...]:
         return self.stored[: len(self.key)]
-
-    @property
-    def value_specs(self) -> tuple[ColumnSpec, ...]:
-        return self.stored[len(self.key) :]

@@ -85,14 +85,6 @@ class Updates:
     def filter(self, mask: Bools) -> Updates:
         return self.take(np.flatnonzero(mask))
 
-    def with_columns(self, columns: tuple[Column, ...]) -> Updates:
-        """The same times and diffs for other columns."""
-        return Updates(columns, self.times, self.diffs)
-
-    def advance_to(self, time: int) -> Updates:
-        """Times before `time` rounded up to it."""
-        return Updates(self.columns, np.maximum(self.times, np.uint64(time)), self.diffs)
-
     def consolidate(self) -> Updates:
         """Sorted by row, then time; equal (row, time) summed; zero sums dropped.
 

@@ -34,10 +34,6 @@ class Hydration:
         self._as_of[key] = as_of
         self._reported[key] = dict.fromkeys(KINDS, Frontier.minimum())
 
-    def is_hydrated(self, key: Key) -> bool:
-        """Whether the collection's write frontier has passed its `as_of`."""
-        return not self._reported[key]["write"].less_equal(self._as_of[key])
-
     def advance(self, key: Key, upper: Frontier) -> dict[str, Frontier]:
         """What to report now that all three kinds stand at `upper`; empty if nothing changed.
 

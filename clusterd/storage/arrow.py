@@ -24,7 +24,6 @@ from shm_arrangements.columns import Column, ColumnSpec, ColumnType
 
 __all__ = [
     "arrow_schema",
-    "arrow_type",
     "column_from_arrow",
     "column_to_arrow",
     "column_type",
@@ -48,11 +47,8 @@ _DTYPES: dict[ColumnType, Any] = {
 _UNITS = {"s": -1_000_000, "ms": -1_000, "us": 1, "ns": 1_000}
 
 
-def arrow_type(type: ColumnType) -> Any:
-    return _ARROW[type]
-
-
 def arrow_schema(specs: tuple[ColumnSpec, ...]) -> Any:
+    """The `pa.Schema` of columns as `column_to_arrow` gives them."""
     return pa.schema([pa.field(s.name, _ARROW[s.type], nullable=s.nullable) for s in specs])
 
 

@@ -19,8 +19,8 @@ from clusterd.dataflow.sequence import plan_upper
 from clusterd.operators.import_index import ImportIndex
 from clusterd.operators.import_snapshot import ImportSnapshot
 from clusterd.operators.import_source import ImportSource
-from clusterd.render.build import ImportedIndex
-from clusterd.render.plan import render
+from clusterd.render.build import ImportedIndex, build_graph
+from clusterd.render.plan import plan_dataflow
 from controller_proto.dataflow import DataflowBody, DataflowHeader, Export, IndexImport, SourceImport
 from controller_proto.ids import id_to_u64
 from controller_proto.schema import Schema
@@ -136,7 +136,8 @@ class MiniReplica:
 
     def create(self, header: DataflowHeader, body: DataflowBody, *, snapshots: bool = False) -> Dataflow:
         dataflow = Dataflow(self, header, snapshots=snapshots)
-        dataflow.graph = render(header, body, self.exports, dataflow, clock=time.perf_counter)
+        plan = plan_dataflow(header, body, self.exports)
+        dataflow.graph = build_graph(plan, dataflow, clock=time.perf_counter)
         self.dataflows[header.name] = dataflow
         self.scheduler.add(header.name, dataflow.graph)
         return dataflow

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from controller_proto.errors import LocalProtocolError
 from controller_proto.literals import (
-    format_row,
     format_scalar,
     parse_row,
     parse_scalar,
@@ -65,7 +64,7 @@ def test_values_are_printed_as_the_page_says(value: Scalar, type_: ColumnType, t
 def test_one_word_text_needs_no_quotes_and_a_quoted_null_is_text() -> None:
     assert parse_row([("1", False), ("null", True)], SAMPLE_SCHEMA) == (1, "null")
     assert parse_row([("-1", False), ("alpha", False)], SAMPLE_SCHEMA) == (-1, "alpha")
-    assert format_row((1, "null"), SAMPLE_SCHEMA.types) == '1 "null"'
+    assert format_scalar("null", T.TEXT) == '"null"'
 
 
 @pytest.mark.parametrize(

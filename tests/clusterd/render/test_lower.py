@@ -391,11 +391,11 @@ def check_behind_a_join(seed: int) -> None:
     wide = (other[0], *columns, other[1])
     n = len(updates)
     more = Updates.from_rows([C.INT64, C.TEXT], [((i, str(i)), 0, 1) for i in range(n)])
-    joined = updates.with_columns((more.columns[0], *updates.columns, more.columns[1]))
+    joined = Updates((more.columns[0], *updates.columns, more.columns[1]), updates.times, updates.diffs)
     later = behind_join(stages, len(columns), left=1, right=1)
     got = MfpOperator(later, wide).push(0, Delta.of(joined)).__next__()
     wanted = MfpOperator(stages, columns).push(0, Delta.of(updates)).__next__()
-    trimmed = got.oks.with_columns(got.oks.columns[1:-1])
+    trimmed = Updates(got.oks.columns[1:-1], got.oks.times, got.oks.diffs)
     assert sorted(map(repr, trimmed.to_rows())) == sorted(map(repr, wanted.oks.to_rows()))
     assert sorted(map(repr, got.errs.to_rows())) == sorted(map(repr, wanted.errs.to_rows()))
     for column in range(len(wanted.oks.columns)):
