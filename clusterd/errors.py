@@ -1,6 +1,7 @@
 """What can go wrong in the daemon itself, as against in the conversation (controller_proto.errors).
 
-A `DaemonError` carries the exit code it ends the process with. `InvariantViolation` is our own bug.
+A `DaemonError` carries the exit code it ends the process with. Our own bugs are
+`shm_arrangements.errors.InvariantViolation`, here as there.
 
 Does not: name errors of data or of the wire; those are answers, not exceptions.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from clusterd import exit_codes
 
-__all__ = ["DaemonError", "InvariantViolation", "SocketInUse", "UsageError"]
+__all__ = ["DaemonError", "SocketInUse", "UsageError"]
 
 
 class DaemonError(Exception):
@@ -36,12 +37,3 @@ class UsageError(DaemonError):
     """What was asked for on the command line cannot be done."""
 
     exit_code = exit_codes.USAGE
-
-
-class InvariantViolation(Exception):
-    """Something that cannot happen did. `facts` say what was seen."""
-
-    def __init__(self, message: str, **facts: object) -> None:
-        told = ", ".join(f"{name}={value!r}" for name, value in facts.items())
-        super().__init__(f"{message} ({told})" if told else message)
-        self.facts = facts

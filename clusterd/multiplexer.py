@@ -24,7 +24,6 @@ import msgspec
 from clusterd import internal
 from clusterd.config import SETTINGS, Setting
 from clusterd.declared import Catalog, Collection, Dataflow
-from clusterd.errors import InvariantViolation
 from clusterd.multiplexer_events import (
     Backlog,
     Close,
@@ -64,6 +63,7 @@ from controller_proto.dataflow import MAX_TIME, Export
 from controller_proto.errors import Refusal
 from controller_proto.response import Closing, Frontiers, PeekError, PeekResponse, Refused
 from controller_proto.stage import Stage
+from shm_arrangements.errors import InvariantViolation
 
 __all__ = ["Multiplexer", "MuxStatistics"]
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from clusterd.config import DEFAULTS, Setting, merge_settings
 from clusterd.declared import Catalog, Collection
-from clusterd.errors import InvariantViolation
 from controller_proto.command import PROTOCOL_VERSION, Hello
 from controller_proto.errors import Refusal
 from controller_proto.response import Synced
 from controller_proto.stage import StageMachine
+from shm_arrangements.errors import InvariantViolation
 
 __all__ = ["Fencing", "Pending", "Session", "SettingsInForce"]
 

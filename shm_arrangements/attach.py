@@ -22,10 +22,17 @@ from shm_arrangements.batch import Batch
 from shm_arrangements.errors import NoSuchInstance, NotSealed, PublicationClosed, WriterGone
 from shm_arrangements.frontier import MAX_TIME, Frontier
 from shm_arrangements.instance import LivenessProbe
-from shm_arrangements.names import HALVES, PageName, collection_id, collection_text, page_prefix, parse_page
+from shm_arrangements.names import (
+    HALVES,
+    SHM_DIRECTORY,
+    PageName,
+    collection_id,
+    collection_text,
+    page_prefix,
+    parse_page,
+)
 from shm_arrangements.page_layout import PageState, PageStatus
 from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.segment import SHM_DIRECTORY
 from shm_arrangements.snapshot import PublishedTrace, Snapshot, require_readable, snapshot_together
 from shm_arrangements.view import ReadView, Result
 

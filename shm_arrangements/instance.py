@@ -27,10 +27,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from shm_arrangements.errors import InvariantViolation, ShmExhausted
-from shm_arrangements.names import PREFIX, control_name, is_token, new_token, token_of
+from shm_arrangements.names import PREFIX, SHM_DIRECTORY, control_name, is_token, new_token, token_of
 
-SHM_DIRECTORY: Final = "/dev/shm"
-FORMAT_VERSION: Final = 1
+CONTROL_VERSION: Final = 1
 REAPER_PATIENCE_S: Final = 1.0  # what workers may take to follow the supervisor (R1: all is over within 2 s)
 
 _CONTROL: Final = struct.Struct("<8sII12s4xQ")  # magic, version, pid, token, created at (s since 1970)
@@ -76,7 +75,7 @@ class Instance:
                 continue
             try:
                 os.posix_fallocate(fd, 0, _CONTROL_BYTES)
-                told = (_MAGIC, FORMAT_VERSION, os.getpid(), token.encode(), int(time.time()))
+                told = (_MAGIC, CONTROL_VERSION, os.getpid(), token.encode(), int(time.time()))
                 os.pwrite(fd, _CONTROL.pack(*told), 0)
                 fcntl.flock(fd, fcntl.LOCK_EX)
             except OSError as error:
@@ -314,7 +313,7 @@ def _owner_pid(token: str) -> int:
             magic, version, pid, _, _ = _CONTROL.unpack(file.read(_CONTROL.size))
     except (OSError, struct.error):
         return 0
-    return int(pid) if magic == _MAGIC and version == FORMAT_VERSION else 0
+    return int(pid) if magic == _MAGIC and version == CONTROL_VERSION else 0
 
 
 def _unlink(name: str) -> bool:

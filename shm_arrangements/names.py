@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 from typing import Final, NamedTuple
 
+SHM_DIRECTORY: Final = "/dev/shm"
 PREFIX: Final = "clusterd."
 TOKEN_DIGITS: Final = 12
 HALVES: Final = ("oks", "errs")
@@ -49,10 +50,12 @@ class PageName(NamedTuple):
 
 
 def new_token() -> str:
+    """A token that no other instance has, at random."""
     return secrets.token_hex(TOKEN_DIGITS // 2)
 
 
 def is_token(text: str) -> bool:
+    """Whether `text` has the form of a token."""
     return len(text) == TOKEN_DIGITS and _HEX.issuperset(text)
 
 

@@ -33,9 +33,8 @@ from numpy.typing import NDArray
 
 from shm_arrangements import failpoints
 from shm_arrangements.errors import FormatMismatch, InvariantViolation, RegistryFull, ShmExhausted
-from shm_arrangements.names import Locator
+from shm_arrangements.names import SHM_DIRECTORY, Locator
 
-SHM_DIRECTORY: Final = "/dev/shm"
 FULL_AT: Final = 0.9  # of the descriptor limit: the rest is for sockets, pipes and files
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.ENOMEM, errno.EDQUOT})
 # From 3.13 on mmap need not keep a duplicate of the descriptor.
@@ -46,13 +45,6 @@ def free_bytes() -> int:
     """What /dev/shm still has room for."""
     room = os.statvfs(SHM_DIRECTORY)
     return room.f_bavail * room.f_frsize
-
-
-def raise_descriptor_limit() -> int:
-    """Raise the soft limit of open descriptors to the hard one, and return it; for process start."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
 
 
 class _Block(shared_memory.SharedMemory):

@@ -34,15 +34,15 @@ from shm_arrangements.columns import ColumnSpec, ColumnType
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.updates import Updates
+from shm_arrangements.writer import ERRS_SCHEMA
 
 __all__ = [
-    "BLOCK_ROWS", "ERRS", "ArrangedInput", "Columns", "Delta", "Operator", "OperatorStatistics", "Round",
+    "BLOCK_ROWS", "NO_ERRS", "ArrangedInput", "Columns", "Delta", "Operator", "OperatorStatistics", "Round",
     "Source", "types_of",
 ]  # fmt: skip
 
 BLOCK_ROWS: Final = 65_536  # updates a block: 0.5 MB a lane, a few ms of any one operator
-ERRS: Final = ArrangementSchema((ColumnSpec("error", ColumnType.TEXT, False),), ())  # "code: message"
-_ERRS_TYPES: Final = (ColumnType.TEXT,)
+NO_ERRS: Final = Updates.empty([spec.type for spec in ERRS_SCHEMA.columns])
 
 Columns = tuple[ColumnSpec, ...]
 
@@ -105,12 +105,12 @@ class Delta:
 
     @staticmethod
     def empty(types: tuple[ColumnType, ...]) -> Delta:
-        return Delta(Updates.empty(types), Updates.empty(_ERRS_TYPES))
+        return Delta(Updates.empty(types), NO_ERRS)
 
     @staticmethod
     def of(oks: Updates) -> Delta:
         """Rows without errors."""
-        return Delta(oks, Updates.empty(_ERRS_TYPES))
+        return Delta(oks, NO_ERRS)
 
     def __len__(self) -> int:
         return len(self.oks) + len(self.errs)

@@ -13,9 +13,8 @@ from controller_proto.dataflow import WireFrontier
 from controller_proto.ids import GlobalId
 from shm_arrangements.attach import attach
 from shm_arrangements.errors import ArrangementError
-from shm_arrangements.names import PageName, collection_id, page_prefix, parse_page
+from shm_arrangements.names import SHM_DIRECTORY, PageName, collection_id, page_prefix, parse_page
 from shm_arrangements.publication import PageReader
-from shm_arrangements.segment import SHM_DIRECTORY
 
 __all__ = ["Published", "page_names", "published"]
 

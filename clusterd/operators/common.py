@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from clusterd.dataflow.operator import BLOCK_ROWS, ERRS, Columns, Delta, Round
+from clusterd.dataflow.operator import BLOCK_ROWS, NO_ERRS, Columns, Delta, Round
 from shm_arrangements.batch import Batch
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.schema import ArrangementSchema
@@ -64,7 +64,7 @@ class ImportedRound:
 
     def errs_delta(self) -> Updates:
         parts = list(cut_blocks(self._errs, self._current))
-        return Updates.concat(parts) if parts else Updates.empty([spec.type for spec in ERRS.columns])
+        return Updates.concat(parts) if parts else NO_ERRS
 
     def blocks(self) -> Iterator[Delta]:
         """The round as a stream."""

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clusterd.dataflow.operator import ERRS, Columns, Delta, OperatorStatistics, Round, types_of
+from clusterd.dataflow.operator import Columns, Delta, OperatorStatistics, Round, types_of
 from clusterd.operators.arrange import Arranger
 from shm_arrangements.batch import Batch
 from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation
-from shm_arrangements.writer import IndexWriter, TraceWriter
+from shm_arrangements.writer import ERRS_SCHEMA, IndexWriter, TraceWriter
 
 __all__ = ["ExportIndex"]
 
@@ -32,7 +32,7 @@ class ExportIndex:
         self._index = index
         self._nothing = Delta.empty(types_of(columns))
         self._oks = Arranger(index.schema)
-        self._errs = Arranger(ERRS)
+        self._errs = Arranger(ERRS_SCHEMA)
         self._round: Round | None = None
 
     def start(self, round: Round) -> None:

@@ -13,15 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from shm_arrangements.columns import Column, ColumnType
+from clusterd.dataflow.operator import NO_ERRS
+from shm_arrangements.columns import Column
 from shm_arrangements.updates import Updates
 
-__all__ = ["NO_ERRS", "Faults", "count_of", "show_row"]
+__all__ = ["Faults", "count_of", "show_row"]
 
 _SHOWN_CHARACTERS = 80  # of one value: a message is for reading
-_TYPES = (ColumnType.TEXT,)
-
-NO_ERRS = Updates.empty(_TYPES)
 
 
 def show_row(values: Iterable[object]) -> str:
@@ -76,4 +74,4 @@ class Faults:
     def take(self) -> Updates:
         """What was collected; the collection is empty afterwards."""
         rows, self._rows = self._rows, []
-        return Updates.from_rows(_TYPES, rows) if rows else NO_ERRS
+        return Updates.from_rows(NO_ERRS.types, rows) if rows else NO_ERRS

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clusterd.dataflow.operator import (
     BLOCK_ROWS,
+    NO_ERRS,
     ArrangedInput,
     Columns,
     Delta,
@@ -32,7 +32,7 @@ from clusterd.dataflow.operator import (
     types_of,
 )
 from clusterd.operators.arrange import Arranger
-from clusterd.operators.faults import NO_ERRS, Faults
+from clusterd.operators.faults import Faults
 from clusterd.operators.join_overflow import OverflowWatch
 from clusterd.operators.join_tactic import PIECE_STEPS, JoinTactic, KernelTactic, Pairs, Part
 from shm_arrangements.batch import Batch
@@ -45,8 +45,6 @@ from shm_arrangements.spine import Spine
 from shm_arrangements.updates import Updates
 
 __all__ = ["Arranged", "Closure", "JoinOperator", "Streamed"]
-
-Words = NDArray[np.uint64]
 
 Closure = Callable[[Updates], Delta]
 _HEAP = HeapAllocator()

@@ -21,8 +21,16 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, OperatorStatistics, Round, types_of
-from clusterd.operators.faults import NO_ERRS, Faults, count_of, show_row
+from clusterd.dataflow.operator import (
+    BLOCK_ROWS,
+    NO_ERRS,
+    Columns,
+    Delta,
+    OperatorStatistics,
+    Round,
+    types_of,
+)
+from clusterd.operators.faults import Faults, count_of, show_row
 from clusterd.operators.growable import Growable
 from clusterd.operators.kernels.table import fold
 from clusterd.operators.ordered import OrderedRows

@@ -17,8 +17,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, OperatorStatistics, Round, types_of
-from clusterd.operators.faults import NO_ERRS, Faults
+from clusterd.dataflow.operator import (
+    BLOCK_ROWS,
+    NO_ERRS,
+    Columns,
+    Delta,
+    OperatorStatistics,
+    Round,
+    types_of,
+)
+from clusterd.operators.faults import Faults
 from clusterd.operators.growable import Growable
 from clusterd.operators.ordered import MOST_COPIES, MOST_OFFSET, OrderedRows
 from clusterd.operators.row_table import Partials, RowTable

@@ -15,11 +15,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from clusterd.dataflow.sequence import plan_upper
-from clusterd.errors import InvariantViolation
 from clusterd.runtime.peeks import Key
 from controller_proto.dataflow import DataflowHeader, Export, is_one_shot
 from controller_proto.errors import Refusal
 from controller_proto.ids import GlobalId
+from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 
 __all__ = ["Collection", "Dataflow", "meet_all"]

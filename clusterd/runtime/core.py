@@ -26,7 +26,6 @@ from typing import Any, Protocol
 import msgspec
 
 from clusterd import internal
-from clusterd.errors import InvariantViolation
 from clusterd.runtime import effects as fx
 from clusterd.runtime.collection import Collection, Dataflow
 from clusterd.runtime.flows import Flows
@@ -48,6 +47,7 @@ from controller_proto.command import (
 )
 from controller_proto.errors import Refusal
 from controller_proto.ids import GlobalId
+from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 
 __all__ = ["CoreStatistics", "RuntimeCore", "RuntimePolicy"]

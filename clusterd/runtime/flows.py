@@ -10,7 +10,6 @@ Does not: judge commands (core.py), answer peeks (reads.py does, when a collecti
 from __future__ import annotations
 
 from clusterd import internal
-from clusterd.errors import InvariantViolation
 from clusterd.runtime import effects as fx
 from clusterd.runtime.collection import Collection, Dataflow, meet_all
 from clusterd.runtime.hydration import KINDS, Hydration
@@ -18,6 +17,7 @@ from clusterd.runtime.peeks import Key
 from clusterd.runtime.reads import Reads
 from clusterd.runtime.state import RuntimeState, dropped, unknown
 from controller_proto.errors import Refusal
+from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 
 __all__ = ["Flows"]

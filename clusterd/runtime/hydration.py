@@ -11,8 +11,8 @@ Does not: send, coalesce, know sessions or when a collection is dropped.
 
 from __future__ import annotations
 
-from clusterd.errors import InvariantViolation
 from clusterd.runtime.peeks import Key
+from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 
 __all__ = ["KINDS", "Hydration"]

@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import Any
 
 from clusterd import internal
-from clusterd.errors import InvariantViolation
 from clusterd.process import ComputeRuntimeRole
 from clusterd.runtime import effects as fx
 from clusterd.runtime.collection import Collection
@@ -23,6 +22,7 @@ from clusterd.runtime.core import RuntimeCore
 from clusterd.runtime.peeks import Key
 from clusterd.runtime.state import RuntimeState
 from controller_proto.dataflow import DataflowHeader
+from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 
 __all__ = ["Maintenance"]

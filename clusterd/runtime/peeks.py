@@ -21,9 +21,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from clusterd.errors import InvariantViolation
 from controller_proto.command import Peek
 from controller_proto.ids import GlobalId
+from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 
 __all__ = ["Key", "PeekState", "PeeksStatistics", "PendingPeek", "PendingPeeks"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clusterd.dataflow.operator import BLOCK_ROWS, ERRS, Columns, Delta, Round, Source
+from clusterd.dataflow.operator import BLOCK_ROWS, NO_ERRS, Columns, Delta, Round, Source
 from clusterd.operators.import_index import ImportIndex
 from clusterd.operators.import_snapshot import ImportSnapshot
 from clusterd.operators.import_source import ImportSource
@@ -26,7 +26,6 @@ from shm_arrangements.writer import IndexWriter
 
 COLUMNS: Columns = (ColumnSpec("k", C.INT64, False),)
 at, EMPTY = Frontier.at, Frontier.empty()
-NO_ERRS = Updates.empty([C.TEXT])
 
 
 @pytest.fixture
@@ -159,7 +158,7 @@ def test_streams_of_large_batches_come_in_blocks(index: IndexWriter) -> None:
     source.start(Round(0, at(1), 0))
     blocks: list[Delta] = [*source.blocks()]
     assert [len(b.oks) for b in blocks] == [BLOCK_ROWS, BLOCK_ROWS, 3]
-    assert ERRS.columns[0].type is blocks[0].errs.columns[0].type
+    assert NO_ERRS.types[0] is blocks[0].errs.columns[0].type
 
 
 def test_a_shard_is_read_round_by_round_and_only_when_told_to_look(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clusterd.dataflow.operator import BLOCK_ROWS, ERRS, Columns, Delta, OperatorStatistics, Round
+from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, OperatorStatistics, Round
 from clusterd.operators.common import ImportedRound
 from clusterd.operators.join import Arranged, JoinOperator, Streamed
 from clusterd.operators.join_tactic import JoinTactic, Pairs, Part
@@ -26,6 +26,7 @@ from shm_arrangements.rows import RowImage
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.spine import Spine
 from shm_arrangements.updates import Updates
+from shm_arrangements.writer import ERRS_SCHEMA
 from tests.clusterd.operators.histories import (
     NAN,
     Change,
@@ -344,7 +345,7 @@ def test_errors_of_both_kinds_of_sides_pass() -> None:
     round = Round(0, Frontier.at(2), 0)
     join.start(round)
     description = Description(Frontier.minimum(), Frontier.at(2), Frontier.minimum())
-    view.set(round, (), (), [build_batch(imported, ERRS, description, HeapAllocator())])
+    view.set(round, (), (), [build_batch(imported, ERRS_SCHEMA, description, HeapAllocator())])
     deltas = [*join.push(0, Delta(Updates.empty((I64, TEXT)), streamed)), *join.finish()]
     errs = sorted(row for delta in deltas for row in delta.errs.to_rows())
     assert errs == [(("eval-error: of the index",), 1, 1), (("eval-error: of the stream",), 1, 1)]

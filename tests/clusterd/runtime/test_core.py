@@ -9,11 +9,11 @@ import pytest
 
 from clusterd import internal
 from clusterd import multiplexer_events as mx
-from clusterd.errors import InvariantViolation
 from clusterd.runtime import effects as fx
 from clusterd.runtime.core import RuntimeCore
 from controller_proto.command import InitializationComplete, UpdateConfiguration
 from controller_proto.response import Frontiers, PeekCanceled, PeekError, PeekResponse, PeekRows
+from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 from tests.clusterd.runtime.world import MAX_TIME, World
 
