@@ -1,12 +1,17 @@
 """Around every test: nothing may be left behind. Seeds are printed by the tests that draw them.
 
+A daemon that starts sweeps what dead instances left, those of a test beside it too. So tests marked `alone`
+(they leave dead instances on purpose) and tests that start daemons (`e2e`) do not overlap in time.
+
 Several test processes may run side by side; a segment belongs to this one if its instance's token was not
 in use elsewhere, which the token file tells: its lock is held by a process of ours or by nobody.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 
@@ -45,7 +50,22 @@ def _foreign(names: frozenset[str]) -> frozenset[str]:
 
 
 @pytest.fixture(autouse=True)
-def no_leaks() -> Iterator[None]:
+def turn(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A place among the test processes of this user: e2e tests side by side, `alone` without them."""
+    alone = request.node.get_closest_marker("alone") is not None
+    if not alone and request.node.get_closest_marker("e2e") is None:
+        yield
+        return
+    stem = os.path.join(tempfile.gettempdir(), f"clusterd-tests-{os.getuid()}")
+    with open(f"{stem}.gate", "w") as gate, open(f"{stem}.room", "w") as room:
+        fcntl.flock(gate, fcntl.LOCK_EX)  # nobody passes one who waits for the room
+        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(turn: None) -> Iterator[None]:
     before = leaks.snapshot()
     yield
     lines = leaks.leaked(before)

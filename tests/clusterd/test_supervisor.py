@@ -221,6 +221,7 @@ def test_m3_the_reaper_cleans_up_after_a_killed_supervisor_and_leaves_others_alo
     victim.wait()
 
 
+@pytest.mark.alone
 def test_m3_the_next_start_sweeps_what_supervisor_and_reaper_left(start: Callable[..., Daemon]) -> None:
     victim, other = start(name="a").ready(), start(name="b").ready()
     os.kill(victim.pids["reaper"], signal.SIGSTOP)

@@ -80,6 +80,7 @@ def test_m3_the_reaper_cleans_up_after_a_killed_supervisor_and_leaves_the_neighb
         assert beside.peek(beside._indexes[kept]).rows() == [(1, "a"), (2, "b")]
 
 
+@pytest.mark.alone
 def test_m3_the_next_start_sweeps_what_supervisor_and_reaper_left(tmp_path: Path) -> None:
     with client_in("two-runtime", tmp_path / "a") as (victim, client):
         _filled(client)

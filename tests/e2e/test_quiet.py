@@ -59,12 +59,13 @@ def test_an_idle_daemon_makes_no_wake_ups_at_all(mode: str, tmp_path: Path) -> N
 
 
 def test_the_interactive_worker_keeps_no_copy_of_what_it_serves(tmp_path: Path) -> None:
-    rows = 1_000_000
+    rows = 4_000_000
     with client_in("two-runtime", tmp_path) as (replica, client):
         append_pairs(client, "small", np.arange(10), np.arange(10))
         small = client.create_index("small", key=["a"])
         small.wait(0)
         assert small.peek(keys=[3], at=0).rows() == [(3, 3)]
+        assert small.peek(at=0, limit=1, order_by=["b"]).rows() == [(0, 0)]
         process = psutil.Process(replica.pids["interactive/0"])
         before = process.memory_full_info().uss
         files = {item.path for item in process.open_files()}

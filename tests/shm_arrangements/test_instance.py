@@ -22,6 +22,8 @@ from shm_arrangements.instance import Instance
 from shm_arrangements.names import control_name, new_token
 
 SHM = Path("/dev/shm")
+
+pytestmark = pytest.mark.alone
 DEADLINE_S = 20
 
 # Prints its token once it holds the lock and has made three segments; ends when stdin closes.
@@ -165,15 +167,19 @@ def test_a_probe_does_not_make_the_dead_look_alive_nor_the_living_dead() -> None
     with Instance.create() as living:
         dead = [Instance.create() for _ in range(30)]
 
-        def probe() -> None:
-            probes = [instance.LivenessProbe(one.token) for one in (*dead, living)]
+        def probe(probes: list[instance.LivenessProbe]) -> None:
             while not stop.is_set():
                 for one in probes:
                     one.is_alive()
             for one in probes:
                 one.close()
 
-        threads = [threading.Thread(target=probe) for _ in range(2)]
+        threads = [
+            threading.Thread(
+                target=probe, args=([instance.LivenessProbe(one.token) for one in (*dead, living)],)
+            )
+            for _ in range(2)
+        ]
         for thread in threads:
             thread.start()
         try:

@@ -57,7 +57,10 @@ class FakeReplica:
                     said = [event.refused()]
                 else:
                     said = self._answer(event)
-                peer.sendall(b"".join(connection.send(response) for response in said))
+                try:
+                    peer.sendall(b"".join(connection.send(response) for response in said))
+                except BrokenPipeError:
+                    return
                 if any(isinstance(response, Closing) for response in said):
                     return
 

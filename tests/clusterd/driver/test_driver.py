@@ -46,10 +46,10 @@ from tests.clusterd.driver.fake import FakeReplica, Reaction, fake_replica
 
 @contextmanager
 def _driver(
-    tmp_path: Path, react: Reaction = lambda command: [], *, mode: str | None = None, timeout_s: float = 10.0
+    tmp_path: Path, react: Reaction = lambda command: [], *, mode: str | None = None
 ) -> Iterator[tuple[Run, FakeReplica]]:
     with fake_replica(tmp_path / "socket", react) as replica:
-        run = Run(replica.address, store=Store.open(tmp_path / "data"), mode=mode, timeout_s=timeout_s)
+        run = Run(replica.address, store=Store.open(tmp_path / "data"), mode=mode, timeout_s=10.0)
         try:
             yield run, replica
         finally:
@@ -480,7 +480,8 @@ def test_every_directive_says_what_it_lacks(tmp_path: Path) -> None:
         "disconnect", "reconnect", "explain", "await-exit", "send-raw", "served-by", "create-dataflow",
         "cancel-peek", "count", "peek",
     }  # fmt: skip
-    with _driver(tmp_path, timeout_s=0.01) as (run, _):
+    with _driver(tmp_path) as (run, _):
         _boot(run)
+        run.timeout_s = 0.01
         for name in sorted(DIRECTIVES.keys() - needs_nothing):
             assert carry_out(run, name)[0].startswith(f"error: bad-message: {name} needs "), name
