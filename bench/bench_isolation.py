@@ -29,6 +29,7 @@ KEYS = 4_096
 
 
 def run(*, smoke: bool = False) -> list[str]:
+    """Both modes; returns what missed its bar."""
     recorder = Recorder("isolation", smoke=smoke)
     for mode in ("two-runtime", "solo"):
         with tempfile.TemporaryDirectory() as directory:
@@ -45,7 +46,7 @@ def _mode(recorder: Recorder, mode: str, directory: Path, *, smoke: bool) -> Non
         index = client.create_index("kv", key=["a"])
         index.wait(0)
         keys = [(int(k),) for k in np.random.default_rng(1).integers(0, ROWS, KEYS)]
-        _check(replica.address, index.id, keys[:200], "interactive" if two else "solo")
+        check(replica.address, index.id, keys[:200], "interactive" if two else "solo")
         heavy, group = sized(client, work_s, rows=rows)
         say(f"{mode}: a hydration joins {rows} rows in groups of {group}")
         peak = capacity(replica.address, index.id, keys, in_flight=1, seconds=min(2.0, seconds), at=0)
@@ -98,7 +99,8 @@ def _mode(recorder: Recorder, mode: str, directory: Path, *, smoke: bool) -> Non
         )  # fmt: skip
 
 
-def _check(address: str, collection: str, keys: list[tuple[int]], role: str) -> None:
+def check(address: str, collection: str, keys: list[tuple[int]], role: str) -> None:
+    """Before anything is timed: peeks of `keys` give the right rows, and `role` answers them."""
     connection = PeekSocket(address)
     for (key,) in keys:
         answer = connection.ask(f"check-{key}", collection, 0, (key,))

@@ -114,4 +114,5 @@ def percentiles(latencies_s: Sequence[float] | np.ndarray) -> dict[str, float]:
 
 
 def say(text: str) -> None:
+    """Tell whoever watches, beside the JSON lines."""
     print(text, file=sys.stderr, flush=True)

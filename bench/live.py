@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Screen", "Shown", "milliseconds"]
+__all__ = ["WINDOW_S", "Screen", "Shown", "milliseconds"]
 
 _TERMINAL_PERIOD_S = 0.25
 _PLAIN_PERIOD_S = 5.0

@@ -85,6 +85,7 @@ class Flights:
 
 
 def load(paths: dict[str, Path]) -> Flights:
+    """The year as updates of the shards, from `files`."""
     flights = _updates(_read(paths["flights"], FLIGHTS), FLIGHTS)
     month, day = (flights.columns[_AT[name]].values for name in ("month", "day"))
     first_of_month = np.cumsum([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30])

@@ -224,6 +224,7 @@ class OpenLoop:
 
 
 def main() -> None:
+    """The process of `OpenLoop`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job", help="JSON: address, collection, keys, rate, seconds, at, file (of OpenLoop)")
     job = json.loads(parser.parse_args().job)

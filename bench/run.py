@@ -36,6 +36,7 @@ MODES = ("solo", "two-runtime")  # this order: the one left up by --serve is the
 
 
 def main() -> int:
+    """The main job; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

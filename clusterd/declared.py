@@ -18,7 +18,7 @@ from controller_proto.dataflow import MAX_TIME, DataflowHeader, Export, WireFron
 from controller_proto.errors import Refusal
 from controller_proto.ids import GlobalId, id_to_u64
 
-__all__ = ["Catalog", "Collection", "Dataflow", "IdSet", "rises"]
+__all__ = ["Catalog", "Collection", "Dataflow", "IdSet", "Key", "rises"]
 
 Key = tuple[GlobalId, int]  # (id, incarnation): what pages and notices go by (R9)
 

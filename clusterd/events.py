@@ -50,11 +50,13 @@ class StartFailed(Event, frozen=True):
 
 
 class Stopping(Event, frozen=True):
+    """An ordered stop was asked for, by `signal`."""
+
     signal: str
 
 
 class Stopped(Event, frozen=True):
-    pass
+    """The ordered stop is done."""
 
 
 class StopTimedOut(Event, frozen=True):
@@ -71,6 +73,8 @@ class InstanceSwept(Event, frozen=True):
 
 
 class StaleSocketReplaced(Event, frozen=True):
+    """The socket file of a daemon that is dead was replaced."""
+
     path: str
 
 

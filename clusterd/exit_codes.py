@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = [
     "DATA_FORMAT",
+    "PASSED_ON",
     "PROCESS_DIED",
     "SHM_EXHAUSTED",
     "SOCKET_IN_USE",

@@ -112,6 +112,8 @@ class Answer(msgspec.Struct, frozen=True, tag="answer"):
 
 
 class FrontierReport(msgspec.Struct, frozen=True, tag="frontier-report"):
+    """Frontiers of an own collection that moved; None is unchanged."""
+
     session: int
     id: GlobalId
     incarnation: int

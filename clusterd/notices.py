@@ -19,6 +19,8 @@ __all__ = ["NoticeBoard"]
 
 
 class NoticeBoard:
+    """What one worker is owed."""
+
     __slots__ = ("_announced", "_dirty", "_interest", "_ready")
 
     def __init__(self) -> None:

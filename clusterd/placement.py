@@ -22,6 +22,8 @@ OWNER = 0  # the worker that writes maintained arrangements
 
 
 class Placement:
+    """The policy, for a number of interactive workers; it keeps whose turn it is."""
+
     __slots__ = ("_heavy", "_heavy_turn", "_point", "_point_turn", "everyone", "interactive")
 
     def __init__(self, interactive_workers: int) -> None:

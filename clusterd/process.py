@@ -37,6 +37,7 @@ __all__ = [
     "WorkerLink",
     "WorkerSpec",
     "die_with_parent",
+    "exit_code_of",
     "run_child",
 ]
 
@@ -49,6 +50,8 @@ _TRACEBACK_CHARS = 16_384  # fits the pipe, so that the last word never blocks
 
 
 class ComputeRuntimeRole(enum.StrEnum):
+    """What a worker is for (architecture, Roles)."""
+
     SOLO = "solo"
     MAINTENANCE = "maintenance"
     INTERACTIVE = "interactive"

@@ -21,7 +21,7 @@ from controller_proto.response import Synced
 from controller_proto.stage import StageMachine
 from shm_arrangements.errors import InvariantViolation
 
-__all__ = ["Fencing", "Pending", "Session", "SettingsInForce"]
+__all__ = ["Fencing", "Pending", "Session", "SettingsInForce", "check_version"]
 
 _REMEMBERED_NONCES = 4096  # a controller that comes back by mistake repeats one of its last
 

@@ -103,6 +103,8 @@ class _Child:
 
 
 class Supervisor:
+    """One daemon, from its start to its end: `run` is called once, in the main thread."""
+
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
         self._config = options.config.supervisor

@@ -17,8 +17,8 @@ from controller_proto.plan import OrderBy
 from controller_proto.schema import U64, Row
 
 __all__ = [
-    "AllowCompaction", "AllowWrites", "CancelPeek", "Command", "CreateDataflow", "CreateInstance",
-    "Finishing", "Hello", "InitializationComplete", "Peek", "Schedule", "Sync", "TestHook",
+    "PROTOCOL_VERSION", "AllowCompaction", "AllowWrites", "CancelPeek", "Command", "CreateDataflow",
+    "CreateInstance", "Finishing", "Hello", "InitializationComplete", "Peek", "Schedule", "Sync", "TestHook",
     "UpdateConfiguration",
 ]  # fmt: skip
 
@@ -46,6 +46,8 @@ class CreateInstance(_Command, frozen=True, tag="create-instance"):
 
 
 class UpdateConfiguration(_Command, frozen=True, tag="update-configuration"):
+    """Dynamic settings, in force at once."""
+
     config: dict[str, bool | int | float | str] = {}
 
 
@@ -67,6 +69,8 @@ class Schedule(_Command, frozen=True, tag="schedule"):
 
 
 class AllowWrites(_Command, frozen=True, tag="allow-writes"):
+    """Sinks of `id` may write. Without effect on an index."""
+
     id: GlobalId
 
 
@@ -106,6 +110,8 @@ class Peek(_Command, frozen=True, tag="peek"):
 
 
 class CancelPeek(_Command, frozen=True, tag="cancel-peek"):
+    """The peek may be answered `canceled`; its answer may be on its way already."""
+
     uuid: str
 
 

@@ -28,11 +28,15 @@ __all__ = ["NEED_DATA", "Broken", "Connection", "Ended", "Event", "NeedData", "R
 
 
 class Role(enum.Enum):
+    """Which end of a connection this is."""
+
     CONTROLLER = "controller"  # says commands, hears responses; also for readers
     REPLICA = "replica"
 
 
 class NeedData(enum.Enum):
+    """The type of `NEED_DATA`: no event is whole yet."""
+
     NEED_DATA = "need-data"
 
 

@@ -55,6 +55,8 @@ class Export(msgspec.Struct, frozen=True):
 
 
 class DataflowHeader(msgspec.Struct, frozen=True):
+    """What the multiplexer decodes: all but the plans."""
+
     name: str
     as_of: U64
     until: U64 | None
@@ -64,11 +66,15 @@ class DataflowHeader(msgspec.Struct, frozen=True):
 
 
 class Build(msgspec.Struct, frozen=True):
+    """Collection `id` is what `plan` computes."""
+
     id: GlobalId
     plan: Plan
 
 
 class DataflowBody(msgspec.Struct, frozen=True):
+    """What the owner alone decodes."""
+
     builds: tuple[Build, ...]
 
 

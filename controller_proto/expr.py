@@ -21,15 +21,21 @@ FUNCTIONS = frozenset({
 
 
 class ColumnRef(msgspec.Struct, frozen=True, tag="col", tag_field="e"):
+    """Column `index` of the input row."""
+
     index: int
 
 
 class Literal(msgspec.Struct, frozen=True, tag="lit", tag_field="e"):
+    """A value of `type`; None is NULL."""
+
     type: ColumnType
     value: Scalar
 
 
 class Call(msgspec.Struct, frozen=True, tag="call", tag_field="e"):
+    """`function` (of FUNCTIONS) of `args`."""
+
     function: str
     args: tuple[Expr, ...]
 

@@ -50,6 +50,8 @@ class SourceText(msgspec.Struct, frozen=True):
 
 
 class ExportText(msgspec.Struct, frozen=True):
+    """`export index=ID on=ID key=[...]`, or `export kind=KIND sink=ID on=ID`."""
+
     kind: str
     id: GlobalId
     on: GlobalId
@@ -57,6 +59,8 @@ class ExportText(msgspec.Struct, frozen=True):
 
 
 class DataflowText(msgspec.Struct, frozen=True):
+    """A body as it is written."""
+
     sources: tuple[SourceText, ...]
     indexes: tuple[GlobalId, ...]
     builds: tuple[Build, ...]

@@ -25,6 +25,8 @@ class Get(msgspec.Struct, frozen=True, tag="get", tag_field="p"):
 
 
 class Constant(msgspec.Struct, frozen=True, tag="constant", tag_field="p"):
+    """Rows with their diffs, at every time; or, if `error` is not empty, that error alone."""
+
     rows: tuple[tuple[Row, I64], ...]
     schema: Schema
     error: str = ""
@@ -43,6 +45,8 @@ class Mfp(msgspec.Struct, frozen=True, tag="mfp", tag_field="p"):
 
 
 class FlatMap(msgspec.Struct, frozen=True, tag="flat-map", tag_field="p"):
+    """Each row once for every row that table function `function` gives for it, with that row appended."""
+
     input: Plan
     function: str
     args: tuple[Expr, ...]
@@ -61,6 +65,8 @@ class Join(msgspec.Struct, frozen=True, tag="join", tag_field="p"):
 
 
 class OrderBy(msgspec.Struct, frozen=True):
+    """One column of an order; NULL is last unless `nulls_first`, whichever way the values go."""
+
     column: int
     descending: bool = False
     nulls_first: bool = False
@@ -101,29 +107,41 @@ class TopK(msgspec.Struct, frozen=True, tag="top-k", tag_field="p"):
 
 
 class Negate(msgspec.Struct, frozen=True, tag="negate", tag_field="p"):
+    """Every row as often as it was missing."""
+
     input: Plan
 
 
 class Threshold(msgspec.Struct, frozen=True, tag="threshold", tag_field="p"):
+    """The rows with a positive count."""
+
     input: Plan
 
 
 class Union(msgspec.Struct, frozen=True, tag="union", tag_field="p"):
+    """The sum of inputs of the same types."""
+
     inputs: tuple[Plan, ...]
 
 
 class ArrangeBy(msgspec.Struct, frozen=True, tag="arrange-by", tag_field="p"):
+    """The input, arranged by each of `keys`."""
+
     input: Plan
     keys: tuple[tuple[Expr, ...], ...]
 
 
 class Let(msgspec.Struct, frozen=True, tag="let", tag_field="p"):
+    """`body`, in which `id` names `value`."""
+
     id: GlobalId
     value: Plan
     body: Plan
 
 
 class LetRec(msgspec.Struct, frozen=True, tag="let-rec", tag_field="p"):
+    """`body`, in which the bindings name the fixed point of their values, or what `limit` rounds give."""
+
     bindings: tuple[tuple[GlobalId, Schema, Plan], ...]
     body: Plan
     limit: U64 | None = None

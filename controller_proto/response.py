@@ -60,6 +60,8 @@ class PeekRows(msgspec.Struct, frozen=True, tag="rows", tag_field="k"):
 
 
 class PeekError(msgspec.Struct, frozen=True, tag="error", tag_field="k"):
+    """The answer is an error: of the request, or in the data at that time."""
+
     code: str
     message: str
     hint: str = ""

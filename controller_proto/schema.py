@@ -30,6 +30,8 @@ Row = tuple[Scalar, ...]
 
 
 class ColumnType(enum.Enum):
+    """The types, by PostgreSQL name."""
+
     BOOL = "boolean"
     INT64 = "bigint"
     FLOAT64 = "double precision"
@@ -39,12 +41,16 @@ class ColumnType(enum.Enum):
 
 
 class Column(msgspec.Struct, frozen=True):
+    """A column by name; `nullable`: NULL may stand in it."""
+
     name: str
     type: ColumnType
     nullable: bool = False
 
 
 class Schema(msgspec.Struct, frozen=True):
+    """The columns of a row, in order."""
+
     columns: tuple[Column, ...]
 
     @property

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from controller_proto.errors import LocalProtocolError
 from controller_proto.tokens import tokenize
 
-__all__ = ["Script", "ScriptError", "Stanza", "Words", "parse_script", "render_script", "split_words"]
+__all__ = [
+    "Script", "ScriptError", "Stanza", "Words", "parse_script", "render_script", "split_line", "split_words",
+]  # fmt: skip
 
 _RULE = "----"
 _BRACKETS = {"(": ")", "[": "]"}

@@ -33,6 +33,8 @@ __all__ = ["COMMANDS", "RESPONSES", "Stage", "StageMachine"]
 
 
 class Stage(enum.Enum):
+    """How far a conversation is."""
+
     CONNECTED = "connected"  # nothing said yet
     CREATION = "creation"
     INITIALISATION = "initialisation"

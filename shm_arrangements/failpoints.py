@@ -54,6 +54,7 @@ def arm(name: str, action: str, *, times: int = -1) -> None:
 
 
 def disarm_all() -> None:
+    """Back to none armed."""
     _armed.clear()
 
 

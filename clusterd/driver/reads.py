@@ -42,6 +42,7 @@ def error_line(error: ProtocolError) -> str:
 
 
 def parse_u64(text: str, what: str) -> int:
+    """The number; `what` names the argument. Raises LocalProtocolError `bad-message`."""
     if not (text.isascii() and text.isdigit() and int(text) < 1 << 64):
         raise LocalProtocolError("bad-message", f"{what}={text} is no u64")
     return int(text)

@@ -64,6 +64,8 @@ class Pairs:
 
 
 class JoinTactic(Protocol):
+    """Finds pairs; the contract is in the head."""
+
     def pairs(
         self, left: Part, right: Part, as_of: int, null_safe: bool, room: Callable[[], int]
     ) -> Iterator[Pairs]:

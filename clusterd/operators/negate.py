@@ -21,6 +21,8 @@ _OVERFLOW: Final = "multiplicity-overflow: a count of 2^63 does not fit"
 
 
 class NegateOperator:
+    """One input, any columns. A diff of -2^63 has no negative: an error in data."""
+
     def __init__(self, columns: Columns) -> None:
         self.schema = columns
 

@@ -157,6 +157,7 @@ def negation(argument: Evaluated) -> Evaluated:
 
 
 def is_null(argument: Evaluated) -> Evaluated:
+    """Whether the argument is NULL; its errors stay."""
     valid = argument.column.validity
     answer = np.zeros(len(argument.column), np.bool_) if valid is None else ~valid
     return _result(ColumnType.BOOL, answer, None, argument.errors)

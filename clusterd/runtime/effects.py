@@ -73,6 +73,8 @@ Event = ToWorker | PageSeen | RoundDone | ShardMoved | Evaluated | Failed | Flus
 
 
 class Send(msgspec.Struct, frozen=True):
+    """Say `message` to the multiplexer."""
+
     message: FromWorker
 
 
@@ -143,10 +145,14 @@ class Forget(msgspec.Struct, frozen=True):
 
 
 class WatchShard(msgspec.Struct, frozen=True):
+    """Follow the shard; answer with ShardMoved, now and whenever it moves."""
+
     name: str
 
 
 class UnwatchShard(msgspec.Struct, frozen=True):
+    """No dataflow reads the shard any more."""
+
     name: str
 
 
@@ -157,6 +163,8 @@ class Configure(msgspec.Struct, frozen=True):
 
 
 class ArmFailpoint(msgspec.Struct, frozen=True):
+    """Test hook."""
+
     name: str
     action: str
 

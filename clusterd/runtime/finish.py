@@ -29,7 +29,7 @@ from shm_arrangements.columns import Column, ColumnSpec
 from shm_arrangements.rows import RowSpec, encode
 from shm_arrangements.updates import Updates
 
-__all__ = ["Finisher", "PlannedFinishing", "plan_finishing", "sort_rows", "split_error"]
+__all__ = ["PLAIN", "Finisher", "PlannedFinishing", "plan_finishing", "sort_rows", "split_error"]
 
 Ints = NDArray[np.int64]
 Rows = tuple[tuple[Column, ...], Ints]  # columns, and counts (n,) int64

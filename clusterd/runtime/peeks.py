@@ -32,6 +32,8 @@ Key = tuple[GlobalId, int]  # a collection: id and incarnation (R9)
 
 
 class PeekState(enum.Enum):
+    """PARKED: waits for its time. READY: handed out. ENDED: no answer is owed any more."""
+
     PARKED = "parked"
     READY = "ready"
     ENDED = "ended"
@@ -59,6 +61,8 @@ class PendingPeek:
 
 
 class PeeksStatistics(msgspec.Struct, frozen=True):
+    """parked, ready, collections: now. The others: ever."""
+
     parked: int
     ready: int
     collections: int

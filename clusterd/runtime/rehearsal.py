@@ -24,6 +24,7 @@ __all__ = ["rehearse"]
 
 
 def rehearse() -> None:
+    """Once, before the worker says that it is ready."""
     schema = arrangement_schema(SAMPLE_SCHEMA, (0,))
     rows = [((k, text), 0, 1) for k, text in enumerate(("a", "b", "abcdefghij", ""))]
     updates = Updates.from_rows([column.type for column in schema.columns], rows)

@@ -80,8 +80,10 @@ class RuntimeState:
 
 
 def unknown(id: GlobalId) -> Refusal:
+    """What a command on an id that does not exist gets."""
     return Refusal("unknown-id", f"{id} was not created in this session")
 
 
 def dropped(id: GlobalId) -> Refusal:
+    """What a command on an id that is gone gets."""
     return Refusal("dropped", f"{id} was dropped", "an id does not come back within a session")

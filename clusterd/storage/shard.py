@@ -34,6 +34,8 @@ failpoints.declare("shard.part-written", "shard.catalog-committed")
 
 
 class ShardStatistics(msgspec.Struct, frozen=True):
+    """What the catalog lists."""
+
     parts: int
     updates: int
     nbytes: int

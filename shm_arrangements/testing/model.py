@@ -30,6 +30,7 @@ def normal_value(value: Any) -> Any:
 
 
 def normal_row(row: Sequence[Any]) -> Row:
+    """The row with each value in its one form."""
     return tuple(normal_value(value) for value in row)
 
 

@@ -49,6 +49,7 @@ def values(type_: ColumnType, nullable: bool) -> st.SearchStrategy[Any]:
 
 
 def rows(columns: Sequence[ColumnSpec]) -> st.SearchStrategy[tuple[Any, ...]]:
+    """Rows that fit `columns`."""
     return st.tuples(*(values(c.type, c.nullable) for c in columns))
 
 
