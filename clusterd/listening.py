@@ -103,7 +103,7 @@ def _locked(directory: Path, deadline_s: float) -> Iterator[None]:
                 if time.monotonic() > until:
                     why = f"{directory} is locked by another process"
                     raise UsageError(why, hint="listen in a directory of your own") from error
-                time.sleep(_RETRY_S)
+                time.sleep(_RETRY_S)  # flock has no deadline; held for as long as another daemon binds
         yield
     finally:
         os.close(fd)

@@ -105,11 +105,10 @@ def _call(function: str, args: Sequence[Expr]) -> tuple[str, int]:
             return f"{format_expr(inner.args[0], _IS)} IS NOT {inner.function[3:].upper()}", _IS
         return f"NOT {format_expr(inner, _NOT)}", _NOT
     if function == "neg" and len(args) == 1:
-        inner_text = format_expr(args[0], _NEG)
+        text = format_expr(args[0], _NEG)
         # `-1` is a literal, and `--` would be read as two of them.
-        return f"-({inner_text})" if inner_text[0].isdigit() or inner_text[
-            0
-        ] == "-" else f"-{inner_text}", _NEG
+        ambiguous = text[0].isdigit() or text[0] == "-"
+        return f"-({text})" if ambiguous else f"-{text}", _NEG
     if function.startswith("cast ") and len(args) == 1:
         return f"({format_expr(args[0])})::{function[5:]}", _ATOM
     return f"{function}({', '.join(format_expr(a) for a in args)})", _ATOM
