@@ -18,7 +18,7 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from clusterd.runtime.peeks import PendingPeek
 from clusterd.runtime.ports import WorkerPorts
 from clusterd.runtime.published import PublishedIndexes
 from clusterd.runtime.rehearsal import rehearse
+from clusterd.runtime.scans import Scans
 from clusterd.storage.store import Store
 from controller_proto.response import PeekError, PeekResponse
 from shm_arrangements import failpoints
@@ -52,8 +53,7 @@ _FRAMES_A_FLUSH = 16  # answers to a burst go out in parts, so the first need no
 _MERGE_FUEL = 1 << 17  # updates a turn of merging that nobody waits for: some 10 ms
 _SCAN_S = 0.002  # of a turn of the interactive runtime: what a read by key may wait for a scan's piece
 _SCAN_PIECE_ROWS = 1 << 15
-
-Scan = Generator[None, None, bytes]
+_SCAN_PAUSE_BYTES = 1 << 20  # of answers in the pipe's queue, which a read by key has to wait behind
 
 
 class WorkerLoop:
@@ -77,7 +77,7 @@ class WorkerLoop:
         self._chunk_s = config.chunk_s
         self._scan_s = _SCAN_S if is_interactive else config.chunk_s / 2
         self._validate = spec.config.validate
-        self._scans: dict[tuple[int, str], Scan] = {}
+        self._scans = Scans()
         self._max_result_bytes = int(DEFAULTS["max_result_bytes"])
         self._link = FrameLink(spec.mux.fileno())
         self._poll = select.poll()
@@ -146,7 +146,12 @@ class WorkerLoop:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._scans) or self.dataflows.has_work or self.owned.can_merge
+        return self._may_scan or self.dataflows.has_work or self.owned.can_merge
+
+    @property
+    def _may_scan(self) -> bool:
+        """Whether a scan can go on: its answer would not pile up behind others that nobody takes."""
+        return len(self._scans) > 0 and self._link.out_bytes <= _SCAN_PAUSE_BYTES
 
     def timeout_ms(self) -> int | None:
         """How long to wait: 0 with work to do, None if nothing is due."""
@@ -180,7 +185,7 @@ class WorkerLoop:
     def work(self) -> None:
         """One piece of each kind of work that there is, and what coalesced."""
         self._link.flush()
-        if self._scans:
+        if self._may_scan:
             self._scan(time.perf_counter() + self._scan_s)
         if self.dataflows.has_work:
             for done in self.dataflows.step(self._chunk_s):
@@ -202,13 +207,12 @@ class WorkerLoop:
 
     def _scan(self, until: float) -> None:
         """Pieces of scans in turn, one at least."""
-        while self._scans:
-            name = next(iter(self._scans))
-            scan = self._scans.pop(name)
+        while self._may_scan:
+            name, scan = self._scans.next()
             try:
                 next(scan)
-                self._scans[name] = scan
             except StopIteration as end:
+                self._scans.end(name)
                 self.feed(fx.Evaluated(*name, end.value))
             if time.perf_counter() >= until:
                 return
@@ -259,7 +263,7 @@ class WorkerLoop:
                 peek, effect.time, index, max_result_bytes=self._max_result_bytes, served_by=self._role
             )
             return fx.Evaluated(pending.session, pending.uuid, raw)
-        self._scans[(pending.session, pending.uuid)] = evaluate_pieces(
+        scan = evaluate_pieces(
             peek,
             effect.time,
             index,
@@ -267,6 +271,7 @@ class WorkerLoop:
             served_by=self._role,
             piece_rows=_SCAN_PIECE_ROWS,
         )
+        self._scans.add((pending.session, pending.uuid), scan)
         return None
 
     def _no_room(self, pending: PendingPeek, error: Exception) -> fx.Event:
@@ -276,7 +281,7 @@ class WorkerLoop:
         return fx.Evaluated(pending.session, pending.uuid, raw)
 
     def _abandon(self, effect: fx.Abandon) -> None:
-        scan = self._scans.pop((effect.session, effect.uuid), None)
+        scan = self._scans.end((effect.session, effect.uuid))
         if scan is not None:
             scan.close()
 
