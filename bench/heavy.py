@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
 
 import numpy as np
 import psutil
@@ -55,12 +54,6 @@ class Heavy:
         index.drop()
         self.spans.append((start, end))
         return end - start
-
-    def hydrate_while(self, condition: Callable[[], bool]) -> None:
-        """Back to back, until `condition` no longer holds when one ends."""
-        self.spans.clear()
-        while condition():
-            self.hydrate()
 
 
 def self_join(client: Client, shard: str) -> Plan:
