@@ -67,8 +67,8 @@ def _socket_path(ctx: click.Context, param: click.Parameter, value: str) -> Path
 def serve(socket_path: Path, interactive_workers: int, data_dir: str, test_hooks: bool) -> None:
     """Run a replica until SIGTERM or ^C.
 
-    Prints a line READY {json} on stdout once it takes commands: instance, address, pids. What happens later
-    is told on stderr, a JSON object a line.
+    Prints a line READY {json} on stdout once it takes commands: instance, listen, data_dir, pids, version.
+    What happens later is told on stderr, a JSON object a line.
 
     \b
     Exit status:

@@ -30,15 +30,19 @@ class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
 
 
 class ProcessDied(Event, frozen=True):
-    """R1: `process` ended though nobody asked it to; the daemon ends with it. `reason` is one phrase."""
+    """R1: `process` ended though nobody asked it to; the daemon ends with it. `reason` is one phrase.
+
+    status: what `process` itself ended with, negative for a signal; not what the daemon then exits with.
+    """
 
     process: str
     pid: int
     reason: str
-    exit_code: int
+    status: int
     signal: str = ""
     exception: str = ""
     traceback: str = ""
+    hint: str = ""
 
 
 class StartFailed(Event, frozen=True):

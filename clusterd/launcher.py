@@ -12,6 +12,7 @@ Does not: speak the protocol (client.py), restart anything, send the configurati
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import os
 import select
 import shutil
@@ -31,6 +32,8 @@ from clusterd.config import DEFAULTS, merge_settings
 __all__ = ["LaunchError", "Replica", "launch"]
 
 Value = bool | int | float | str
+_PREFIX = "clusterd-replica-"  # of the directories that `launch` makes, and sweeps
+_LOCK = "lock"  # a file of its own: the daemon locks the directory of its socket while it binds
 _STDERR_SHOWN = 4_000  # characters of stderr that an error carries
 _EXIT_AFTER_EOF_S = 10.0  # its stdout is closed, so it is on its way out
 
@@ -66,6 +69,7 @@ class Replica:
     config: Mapping[str, Value]
     data_dir: Path
     directory: Path
+    _lock: int = dataclasses.field(default=-1, repr=False)
     _last_stderr: str = dataclasses.field(default="", repr=False)
 
     @property
@@ -107,6 +111,9 @@ class Replica:
             self.process.stdout.close()
         self._last_stderr = self.stderr()
         shutil.rmtree(self.directory, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def __enter__(self) -> Replica:
         return self
@@ -136,7 +143,8 @@ def launch(
     (`unknown-setting`, `bad-message`) for a wrong `config`.
     """
     settings = merge_settings(DEFAULTS, config or {})
-    directory = Path(tempfile.mkdtemp(prefix="clusterd-"))
+    _sweep_directories()
+    directory, lock = _make_directory()
     address = listen if listen is not None else f"unix:{directory / 'socket'}"
     shards = Path(data_dir) if data_dir is not None else directory / "data"
     command = [sys.executable, "-m", "clusterd", "serve", "--listen", address, "--data-dir", str(shards)]
@@ -146,7 +154,12 @@ def launch(
         command.append("--test-hooks")
     with (directory / "stderr").open("wb") as stderr:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, start_new_session=detach
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            start_new_session=detach,
+            pass_fds=(lock,),
         )
     try:
         ready = _await_ready(process, directory / "stderr", deadline_s)
@@ -156,6 +169,7 @@ def launch(
         assert process.stdout is not None
         process.stdout.close()
         shutil.rmtree(directory, ignore_errors=True)
+        os.close(lock)
         raise
     return Replica(
         instance=ready.instance,
@@ -165,7 +179,37 @@ def launch(
         config=dict(config or {}),
         data_dir=shards,
         directory=directory,
+        _lock=lock,
     )
+
+
+def _make_directory() -> tuple[Path, int]:
+    """A directory for one replica, and the descriptor that holds its lock.
+
+    The replica has the descriptor too: the lock stands until the launcher and the replica have both ended.
+    """
+    directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return directory, lock
+
+
+def _sweep_directories() -> None:
+    """Remove the directories whose launcher and replica were both killed, so that nobody holds the lock."""
+    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            fd = os.open(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            made = (directory / "stderr").exists()  # else another launcher is about to lock it
+            if made and os.fstat(fd).st_uid == os.getuid():
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(directory, ignore_errors=True)
+        except OSError:
+            continue
+        finally:
+            os.close(fd)
 
 
 def _await_ready(process: subprocess.Popen[bytes], stderr: Path, deadline_s: float) -> _Ready:

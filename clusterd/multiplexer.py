@@ -63,6 +63,7 @@ from controller_proto.dataflow import MAX_TIME, Export
 from controller_proto.errors import Refusal
 from controller_proto.response import Closing, Frontiers, PeekError, PeekResponse, Refused
 from controller_proto.stage import Stage
+from controller_proto.validate import check_peek_size
 from shm_arrangements.errors import InvariantViolation
 
 __all__ = ["Multiplexer", "MuxStatistics"]
@@ -235,6 +236,7 @@ class Multiplexer:
         if len(session.peeks) >= limit:
             why = f"{len(session.peeks)} peeks in flight, max_peeks_in_flight is {limit}"
             raise Refusal("limit", why, "wait for answers, or raise the setting")
+        check_peek_size(peek, max_keys=in_force["max_peek_keys"], max_nodes=in_force["max_peek_nodes"])
         by_key = peek.keys is not None
         worker = self._placement.reader(entry, by_key=by_key, routing=in_force["read_routing"])
         self._refuse_if_full((worker,))

@@ -42,6 +42,8 @@ from clusterd.process import (
     exit_code_of,
     run_child,
 )
+from clusterd.storage.data_dir import open_data_dir
+from controller_proto.errors import Refusal
 from shm_arrangements.errors import ShmExhausted
 from shm_arrangements.instance import Instance, reaper_main, sweep
 
@@ -49,6 +51,7 @@ __all__ = ["ServeOptions", "Supervisor", "serve"]
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _ROOT_CAUSE_S = 0.02  # deaths this close together are one event; the first cause is looked for among them
+_START_AGAIN = "start it again: it hydrates from its shards"
 _WORKER_ENTRY = "clusterd.runtime.loop:run_worker"
 _MUX_ENTRY = "clusterd.endpoint:run_mux"
 _REAPER_ENTRY = "clusterd.supervisor:run_reaper"
@@ -141,6 +144,8 @@ class Supervisor:
         options = self._options
         _raise_descriptor_limit()
         self._listening = ListeningSocket(options.socket_path, lock_deadline_s=self._config.lock_deadline_s)
+        if options.data_dir is not None:
+            open_data_dir(Path(options.data_dir))
         swept = sweep()
         if swept:
             emit(InstanceSwept(tokens=swept))
@@ -205,6 +210,7 @@ class Supervisor:
         facts = {
             "instance": self._instance.token,
             "listen": f"unix:{self._options.socket_path}",
+            "data_dir": self._options.data_dir,
             "pids": {"supervisor": os.getpid(), **{c.name: c.process.pid for c in self._children}},
             "version": _version(),
         }
@@ -284,10 +290,11 @@ class Supervisor:
                 process=first.name,
                 pid=first.process.pid,
                 reason=reason,
-                exit_code=first.exit_code,
+                status=first.exit_code,
                 signal=name,
                 exception=died.exception if died is not None else "",
                 traceback=died.traceback if died is not None else "",
+                hint=_START_AGAIN if self._announced_ready else "",
             )
         )
         return code
@@ -386,6 +393,11 @@ def serve(options: ServeOptions) -> int:
     except DaemonError as error:
         emit(StartFailed(reason=error.message, exit_code=error.exit_code, hint=error.hint))
         return error.exit_code
+    except Refusal as error:
+        code = exit_code_of(error)
+        reason = f"{error.code}: {error.message}"
+        emit(StartFailed(reason=reason, exit_code=code, hint=error.hint))
+        return code
     except Exception as error:  # the last shell: say it, and end
         code = exit_code_of(error)
         code = exit_codes.START_FAILED if code == exit_codes.PROCESS_DIED else code

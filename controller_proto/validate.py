@@ -16,12 +16,13 @@ from collections.abc import Mapping
 from controller_proto.command import Peek
 from controller_proto.dataflow import DataflowBody, DataflowHeader, Export
 from controller_proto.errors import LocalProtocolError, Refusal
+from controller_proto.expr import Call, Case, Expr
 from controller_proto.ids import GlobalId, parse_id
 from controller_proto.plan import Get, Mfp
 from controller_proto.schema import Column, Schema, scalar_problem
 from controller_proto.typing_rules import plan_schema, types_problem
 
-__all__ = ["validate", "validate_header", "validate_peek"]
+__all__ = ["check_peek_size", "validate", "validate_header", "validate_peek"]
 
 KINDS = frozenset({"index", "materialized-view", "subscribe", "copy-to"})
 RENDERED_KINDS = frozenset({"index"})
@@ -122,6 +123,37 @@ def validate_peek(peek: Peek, index: Export) -> Schema:
         if not 0 <= item.column < schema.arity:
             raise _refuse(f"peek: order-by column #{item.column} of {schema.arity} columns")
     return plan_schema(Mfp(Get(index.id), projection=finishing.projection), {index.id: schema}, "peek")
+
+
+def check_peek_size(peek: Peek, *, max_keys: int, max_nodes: int) -> None:
+    """Whether `peek` is small enough to be planned and looked up in one go. Raises Refusal `limit`.
+
+    Nodes are those of all maps and predicates, and each column of order_by and projection.
+    """
+    if peek.keys is not None and len(peek.keys) > max_keys:
+        raise Refusal(
+            "limit",
+            f"the peek has {len(peek.keys)} keys, max_peek_keys is {max_keys}",
+            "split it into several peeks, or raise the setting",
+        )
+    finishing = peek.finishing
+    nodes = len(finishing.order_by) + len(finishing.projection or ())
+    waiting: list[Expr] = [*finishing.maps, *finishing.predicates]
+    while waiting and nodes <= max_nodes:
+        nodes += 1
+        match waiting.pop():
+            case Call(_, args):
+                waiting += args
+            case Case(condition, then, otherwise):
+                waiting += (condition, then, otherwise)
+            case _:
+                pass
+    if nodes > max_nodes:
+        raise Refusal(
+            "limit",
+            f"the finishing of the peek has more than {max_nodes} nodes, the limit of max_peek_nodes",
+            "select by keys, maintain a view that selects, or raise the setting",
+        )
 
 
 def _check_id(id: GlobalId, what: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from clusterd import exit_codes
+from clusterd.errors import DaemonError
 from controller_proto.errors import Refusal
 
 __all__ = ["DEFAULT_DATA_DIR", "load"]
@@ -54,12 +55,16 @@ def load(file: Path, shard: str, time_column: str, data_dir: Path) -> None:
     )  # fmt: skip
     try:
         with Store.open(data_dir) as store, bar:
+            click.echo(f"data directory {store.data_dir}" + (" (made now)" if store.created else ""))
             task = bar.add_task(f"{file.name} to {shard}", total=None)
 
             def progress(done: int, total: int) -> None:
                 bar.update(task, completed=done, total=total)
 
             loaded = load_parquet(store, file, shard, time_column, progress=progress)
+    except DaemonError as error:
+        click.echo(f"error: {error.message}\nhint: {error.hint}", err=True)
+        sys.exit(error.exit_code)
     except Refusal as refusal:
         click.echo(f"error: {refusal}", err=True)
         if refusal.hint:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from clusterd.convert import column_specs, to_wire_type
 from clusterd.storage.arrow import column_from_arrow, schema_from_arrow
+from clusterd.storage.shard import Shard
 from clusterd.storage.store import Store
 from controller_proto.errors import Refusal
 from shm_arrangements.columns import Column, ColumnSpec, ColumnType
@@ -41,7 +42,9 @@ class Loaded(msgspec.Struct, frozen=True):
 def load_parquet(
     store: Store, file: Path, shard_name: str, time_column: str, *, progress: Callable[[int, int], None]
 ) -> Loaded:
-    """Append the rows of `file` to the shard, made if it is not there; `progress(rows done, of rows)`.
+    """Append the rows of `file` to the shard, which is made with them in it if it is not there.
+
+    `progress(rows done, of rows)` is called meanwhile.
 
     Raises Refusal: `format-mismatch` (no Parquet), `schema-mismatch` (a column, or the time column, or a
     time), `upper-mismatch` (times that are sealed, or another writer was faster).
@@ -54,21 +57,38 @@ def load_parquet(
         schema = schema_from_arrow(source.schema_arrow)
         specs = column_specs(schema)
         at = _time_position(specs, time_column)
-        shard = store.create_shard(shard_name, schema)
+        if store.has_shard(shard_name):
+            store.create_shard(shard_name, schema)  # refuses another schema before anything is read
         total, done = source.metadata.num_rows, 0
         pieces = []
         for group in range(source.num_row_groups):
             pieces.append(updates_from_table(source.read_row_group(group), specs, at))
             done += len(pieces[-1])
             progress(done, total)
-    upper = shard.upper
     if not done:
-        return Loaded(0, None, None, upper.to_wire())
+        return Loaded(0, None, None, store.create_shard(shard_name, schema).upper.to_wire())
     updates = Updates.concat(pieces)
     least, most = int(updates.times.min()), int(updates.times.max())
     new_upper = Frontier.empty() if most == MAX_TIME else Frontier.at(most + 1)
-    shard.append(updates, upper, Frontier.join(upper, new_upper))
+
+    def append(shard: Shard) -> None:
+        upper = shard.upper
+        if not upper.less_equal(least):
+            raise _sealed(shard_name, upper, least)
+        shard.append(updates, upper, Frontier.join(upper, new_upper))
+
+    shard = store.create_shard(shard_name, schema, fill=append)
     return Loaded(done, least, most, shard.upper.to_wire())
+
+
+def _sealed(name: str, upper: Frontier, least: int) -> Refusal:
+    if upper.is_empty:
+        return Refusal("upper-mismatch", f"shard {name!r} has ended", "load into another shard")
+    return Refusal(
+        "upper-mismatch",
+        f"shard {name!r} already holds times up to {upper.time - 1}, and the file has rows at {least}",
+        "what is sealed cannot change; if this file was loaded before, there is nothing to do",
+    )
 
 
 def _time_position(specs: tuple[ColumnSpec, ...], name: str) -> int:

@@ -23,11 +23,12 @@ import numpy as np
 import pyarrow as pa
 
 from clusterd.storage.arrow import arrow_schema, column_from_arrow, column_to_arrow
+from clusterd.storage.data_dir import sync_directory
 from controller_proto.errors import Refusal
 from shm_arrangements.columns import ColumnSpec
 from shm_arrangements.updates import Updates
 
-__all__ = ["PREFIX", "PartInfo", "WrittenPart", "read_part", "sort_by_time", "sync_directory", "write_part"]
+__all__ = ["PREFIX", "PartInfo", "WrittenPart", "read_part", "sort_by_time", "write_part"]
 
 PREFIX = "part-"
 _TEMPORARY = ".writing"
@@ -150,12 +151,3 @@ def _lane(array: Any, dtype: Any) -> Any:
 def _check(path: Path, found: Any, specs: tuple[ColumnSpec, ...]) -> None:
     if (found.metadata or {}).get(_FORMAT_KEY) != _FORMAT or not found.equals(_part_schema(specs)):
         raise Refusal("format-mismatch", f"{path} is not a part of format {_FORMAT.decode()} of this shard")
-
-
-def sync_directory(directory: Path) -> None:
-    """Put names created in, or renamed into, `directory` on the disk."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

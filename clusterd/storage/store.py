@@ -1,6 +1,6 @@
 """Store: a data directory, and the shards in it by name.
 
-    DIR/VERSION              the format, one line; a directory of another format is refused, never guessed at
+    DIR/VERSION              the format (data_dir.py)
     DIR/shards/NAME/         one directory a shard: catalog.db and its parts (shard.py)
     DIR/shards/.new-*        a shard about to be; renamed into place when its catalog is whole
 
@@ -17,93 +17,79 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 
 from clusterd.storage import catalog
 from clusterd.storage.catalog import Catalog
-from clusterd.storage.parts import sync_directory
+from clusterd.storage.data_dir import open_data_dir, sync_directory
 from clusterd.storage.shard import Shard
 from controller_proto.errors import Refusal
 from controller_proto.schema import Column, Schema
 
-__all__ = ["VERSION", "DataDirMismatch", "Store"]
+__all__ = ["Store"]
 
-VERSION = "clusterd-data 1"
-_VERSION_FILE = "VERSION"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,126}", re.ASCII)
 
 
-class DataDirMismatch(Refusal):
-    """The data directory is of another format, or something else than a data directory."""
-
-    def __init__(self, path: Path, found: str) -> None:
-        super().__init__(
-            "format-mismatch",
-            f"{path} holds {found}, this version reads {VERSION!r}",
-            "use another directory, or the version that wrote this one",
-        )
-        self.path = path
-        self.found = found
-
-
 class Store:
-    """A process's handle on a data directory."""
+    """A process's handle on a data directory. created: whether the directory was initialised by it."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *, created: bool = False) -> None:
         self.data_dir = data_dir
+        self.created = created
         self._shards: dict[str, Shard] = {}
 
     @classmethod
     def open(cls, data_dir: Path | str, *, create: bool = True) -> Store:
         """Open `data_dir`; an absent or empty one is initialised if `create`.
 
-        Raises DataDirMismatch (a Refusal, `format-mismatch`) if it holds something else; FileNotFoundError
-        if it is absent and not to be created.
+        Raises DataDirMismatch (a Refusal, `format-mismatch`) if it holds something else; DataDirUnusable if
+        it cannot be made or written to; FileNotFoundError if it is absent and not to be created.
         """
         path = Path(data_dir).absolute()
-        if create:
-            path.mkdir(parents=True, exist_ok=True)
-        try:
-            found = (path / _VERSION_FILE).read_text(errors="replace").strip()
-        except FileNotFoundError:
-            found = ""
-        except NotADirectoryError:
-            raise DataDirMismatch(path, "a file") from None
-        if not found:
-            others = [name for name in os.listdir(path) if not name.startswith(_VERSION_FILE)]
-            if others:
-                raise DataDirMismatch(path, f"{sorted(others)[0]!r} and no {_VERSION_FILE} file")
-            if not create:
-                raise DataDirMismatch(path, f"no {_VERSION_FILE} file")
-            _initialise(path)
-        elif found != VERSION:
-            raise DataDirMismatch(path, repr(found[:80]))
-        (path / "shards").mkdir(exist_ok=True)
-        return cls(path)
+        created = open_data_dir(path, create=create)
+        return cls(path, created=created)
 
-    def create_shard(self, name: str, schema: Schema) -> Shard:
+    def has_shard(self, name: str) -> bool:
+        """Whether there is a shard `name`. Raises Refusal(`unknown-shard`) if that is no name of a shard."""
+        return (self._directory(name) / catalog.NAME).exists()
+
+    def create_shard(
+        self, name: str, schema: Schema, *, fill: Callable[[Shard], None] | None = None
+    ) -> Shard:
         """The shard `name`, made if it is not there.
+
+        `fill` appends to it, there or new; a new one appears with that in it, or not at all if it raises.
 
         Raises Refusal: `unknown-shard` if that is no name of a shard; `schema-mismatch` if it is there
         with another schema, naming the first column that differs.
         """
         directory = self._directory(name)
+        filled = fill is None
         if not directory.exists():
             temporary = directory.with_name(f".new-{secrets.token_hex(8)}")
             temporary.mkdir()
-            Catalog.create(temporary / catalog.NAME, schema)
             try:
+                Catalog.create(temporary / catalog.NAME, schema)
+                if fill is not None:
+                    with closing(Shard(temporary)) as new:
+                        new.name = name
+                        fill(new)
                 temporary.rename(directory)
+                filled = True
                 sync_directory(directory.parent)
-            except OSError as error:
+            except BaseException as error:
                 shutil.rmtree(temporary, ignore_errors=True)
-                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                if not isinstance(error, OSError) or error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
         shard = self.shard(name)
         if shard.schema != schema:
             raise Refusal("schema-mismatch", f"shard {name!r} exists, {_difference(shard.schema, schema)}")
+        if fill is not None and not filled:
+            fill(shard)
         return shard
 
     def shard(self, name: str) -> Shard:
@@ -144,16 +130,6 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _initialise(path: Path) -> None:
-    temporary = path / f"{_VERSION_FILE}.{secrets.token_hex(8)}"
-    with temporary.open("w") as file:
-        file.write(VERSION + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path / _VERSION_FILE)
-    sync_directory(path)
 
 
 def _difference(found: Schema, given: Schema) -> str:

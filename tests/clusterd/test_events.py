@@ -35,7 +35,7 @@ def test_a_long_traceback_keeps_its_end_and_the_line_stays_whole() -> None:
     reader, writer = os.pipe()
     try:
         trace = "\n".join(f"frame {i}" for i in range(5000))
-        event = ProcessDied(process="mux", pid=1, reason="r", exit_code=13, exception="E: x", traceback=trace)
+        event = ProcessDied(process="mux", pid=1, reason="r", status=13, exception="E: x", traceback=trace)
         assert emit(event, fd=writer)
         raw = os.read(reader, 1 << 20)
         assert len(raw) <= select.PIPE_BUF

@@ -13,6 +13,7 @@ from controller_proto.command import (
     CancelPeek,
     CreateDataflow,
     CreateInstance,
+    Finishing,
     Hello,
     InitializationComplete,
     Peek,
@@ -24,6 +25,7 @@ from controller_proto.command import (
     TestHook as StallHook,
 )
 from controller_proto.dataflow import MAX_TIME
+from controller_proto.expr import Call, Case, ColumnRef
 from controller_proto.response import Closing, Frontiers, PeekError, PeekResponse, PeekRows, Refused, Synced
 from tests.clusterd.mux_bench import MAINTENANCE, MuxBench, fixed
 
@@ -433,6 +435,25 @@ def test_peeks_in_flight_are_limited_per_session() -> None:
     bench.answer(1, session, "a")
     bench.peek(session, "d", "u1", 9)
     assert [p.uuid for p in bench.commands(1, Peek)] == ["a", "b", "a", "d"]
+
+
+def test_a_peek_that_would_hold_up_others_is_answered_limit() -> None:
+    bench = MuxBench()
+    session = bench.controller(max_peek_keys=2, max_peek_nodes=4)
+    bench.create(session, "u1", shards=("s",))
+    column = ColumnRef(0)
+    terms = Finishing(predicates=(Call("and", (column, column, column)),))
+    bench.send(session, Peek, uuid="a", id="u1", time=9, keys=((1,), (2,)), finishing=terms)
+    assert not bench.heard(session, PeekResponse)
+    bench.send(session, Peek, uuid="b", id="u1", time=9, keys=((1,), (2,), (3,)))
+    more = Finishing(predicates=(*terms.predicates, column))
+    bench.send(session, Peek, uuid="c", id="u1", time=9, finishing=more)
+    case = Finishing(maps=(Case(column, column, column),), projection=(0,))
+    bench.send(session, Peek, uuid="d", id="u1", time=9, finishing=case)
+    answers = bench.heard(session, PeekResponse)
+    assert [(a.uuid, a.result.code) for a in answers] == [("b", "limit"), ("c", "limit"), ("d", "limit")]
+    assert "max_peek_keys is 2" in answers[0].result.message
+    assert "max_peek_nodes" in answers[1].result.message
 
 
 def test_i7_peeks_die_with_their_session() -> None:

@@ -144,6 +144,7 @@ def test_ready_names_every_process_and_term_stops_in_order(
     workers = ["maintenance/0", "interactive/0", "interactive/1"] if interactive else ["solo/0"]
     assert set(daemon.pids) == {"supervisor", "reaper", "mux", *workers}
     assert daemon.facts["listen"] == f"unix:{daemon.path}"
+    assert daemon.facts["data_dir"] is None
     assert daemon.segments()
     for name, pid in daemon.pids.items():
         assert psutil.Process(pid).cmdline()[0] == f"clusterd: {name}"
@@ -183,6 +184,9 @@ def test_m1_m2_a_killed_process_takes_all_with_it(start: Callable[..., Daemon], 
         assert not daemon.path.exists()
         (event,) = daemon.events()
         assert (event["event"], event["process"], event["signal"]) == ("ProcessDied", target, "SIGKILL")
+        assert event["status"] == -signal.SIGKILL
+        assert "exit_code" not in event
+        assert event["hint"] == "start it again: it hydrates from its shards"
         with pytest.raises(Disconnected):
             client.wait_for(lambda r: False, DEADLINE_S)
 
@@ -282,6 +286,30 @@ def test_a_worker_that_cannot_start_ends_the_start(
     assert event["process"] == "solo/0"
     assert "cannot start" in event["reason"] or "999" in event["reason"]
     assert not daemon.path.exists()
+
+
+@pytest.mark.parametrize("case", ["cannot be made", "other files", "other format"])
+def test_a_data_directory_that_cannot_be_used_is_found_before_any_child_starts(
+    tmp_path: Path, case: str
+) -> None:
+    directory, code = tmp_path / "data", exit_codes.DATA_FORMAT
+    if case == "cannot be made":
+        directory, code = Path("/proc/foo"), exit_codes.START_FAILED
+    else:
+        directory.mkdir()
+        name = "letter.txt" if case == "other files" else "VERSION"
+        (directory / name).write_text("clusterd-data 99\n")
+    command = [sys.executable, "-m", "clusterd", "serve", "--listen", f"unix:{tmp_path / 's'}"]
+    ended = subprocess.run(
+        [*command, "--data-dir", str(directory)], capture_output=True, text=True, timeout=DEADLINE_S, cwd=ROOT
+    )
+    assert (ended.returncode, ended.stdout) == (code, "")
+    events = [json.loads(line) for line in ended.stderr.splitlines()]
+    (failed,) = [event for event in events if event["event"] != "InstanceSwept"]
+    assert (failed["event"], failed["exit_code"]) == ("StartFailed", code)
+    assert f"data directory {directory}" in failed["reason"]
+    assert failed["hint"]
+    assert not (tmp_path / "s").exists()
 
 
 def test_a_worker_that_does_not_leave_is_killed_at_the_deadline(start: Callable[..., Daemon]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from clusterd import exit_codes
 from clusterd.storage.cli import load
+from clusterd.storage.shard import Shard
 from clusterd.storage.store import Store
 from shm_arrangements.frontier import Frontier
 
@@ -52,7 +54,10 @@ def test_a_second_load_of_the_same_times_is_refused_whole(tmp_path: Path) -> Non
     assert run(tmp_path, table).exit_code == 0
     result = run(tmp_path, pa.table({"t": [1, 2]}))
     assert result.exit_code == 1
-    assert "error: upper-mismatch: time 1 is below the expected upper {2} of shard 's'" in result.output
+    assert (
+        "error: upper-mismatch: shard 's' already holds times up to 1, and the file has rows at 1"
+        in result.output
+    )
     assert "hint:" in result.output
     with Store.open(tmp_path / "data") as store:
         assert store.shard("s").upper == Frontier.at(2)
@@ -77,7 +82,33 @@ def test_a_table_that_does_not_fit_is_refused_by_name(
     assert result.exit_code == 1
     assert f"error: {message}" in result.output
     with Store.open(tmp_path / "data") as store:
-        assert all(store.shard(name).statistics().updates == 0 for name in store.list())
+        assert store.list() == []
+
+
+def test_a_load_that_fails_in_the_append_leaves_no_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "disk full")
+
+    monkeypatch.setattr(Shard, "append", full)
+    assert run(tmp_path, pa.table({"t": [1]})).exit_code != 0
+    monkeypatch.undo()
+    assert list((tmp_path / "data" / "shards").iterdir()) == []
+    result = run(tmp_path, pa.table({"t": [1]}))
+    assert result.exit_code == 0
+    assert f"data directory {tmp_path / 'data'}\n" in result.output
+
+
+def test_a_load_says_which_data_directory_and_that_it_was_made(tmp_path: Path) -> None:
+    result = run(tmp_path, pa.table({"t": [1]}))
+    assert f"data directory {tmp_path / 'data'} (made now)" in result.output
+    file = str(tmp_path / "in.parquet")
+    arguments = [file, "--shard", "s", "--time-column", "t", "--data-dir", "/proc/foo"]
+    result = CliRunner().invoke(load, arguments)
+    assert result.exit_code == exit_codes.START_FAILED
+    assert "error: data directory /proc/foo cannot be used" in result.output
+    assert "hint:" in result.output
 
 
 def test_a_file_without_rows_and_a_shard_name_that_is_none(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from clusterd.convert import updates_from_rows
-from clusterd.storage.store import DataDirMismatch, Store
+from clusterd.storage.data_dir import DataDirMismatch
+from clusterd.storage.store import Store
 from controller_proto.errors import Refusal
 from controller_proto.schema import SAMPLE_SCHEMA, Column, ColumnType, Schema
 from shm_arrangements import failpoints
