@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import select
 import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Callable
@@ -31,6 +32,8 @@ from controller_proto.stage import Stage
 __all__ = ["WireClient", "parse_address"]
 
 _READ_BYTES = 256 << 10
+_PEER = struct.Struct("3i")  # struct ucred: pid, uid, gid
+_FENCED = "another controller connected; use reader=True to read beside it"
 
 
 def parse_address(text: str) -> tuple[int, str | tuple[str, int]]:
@@ -46,7 +49,7 @@ def parse_address(text: str) -> tuple[int, str | tuple[str, int]]:
     if kind == "tcp" and host and port.isascii() and port.isdigit() and int(port) < 1 << 16:
         host = host.removeprefix("[").removesuffix("]")
         return (socket.AF_INET6 if ":" in host else socket.AF_INET), (host, int(port))
-    raise LocalProtocolError("bad-message", f"{text!r} is no address", "write unix:/PATH or tcp:HOST:PORT")
+    raise LocalProtocolError("bad-message", f"{text!r} is no address: write unix:PATH or tcp:HOST:PORT")
 
 
 class WireClient:
@@ -63,7 +66,9 @@ class WireClient:
 
     @classmethod
     def connect(cls, address: str, *, timeout_s: float = 10.0, limit_bytes: int = MAX_FRAME_BYTES) -> Self:
-        """Connect to `address`. Raises OSError if nobody listens, LocalProtocolError if it is no address."""
+        """Connect to `address`. Raises OSError if nobody listens, naming the address; LocalProtocolError if
+        it is no address.
+        """
         family, where = parse_address(address)
         connected = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
@@ -71,6 +76,11 @@ class WireClient:
             connected.connect(where)
             if family != socket.AF_UNIX:
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            connected.close()
+            why = error.strerror or str(error)
+            told = f"cannot connect to {address}: {why}; is `clusterd serve` running there?"
+            raise type(error)(*([told] if error.errno is None else [error.errno, told])) from error
         except BaseException:
             connected.close()
             raise
@@ -86,6 +96,14 @@ class WireClient:
 
     def fileno(self) -> int:
         return self._socket.fileno()
+
+    @property
+    def peer_pid(self) -> int | None:
+        """The process that listens at the other end of a unix socket; None if that cannot be told."""
+        if self._socket.family != socket.AF_UNIX:
+            return None
+        told = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        return int(_PEER.unpack(told)[0]) or None
 
     @property
     def stage(self) -> Stage:
@@ -239,7 +257,12 @@ class WireClient:
             self._inbox.append(event)  # type: ignore[arg-type]
 
     def _end(self, message: str, code: str = "disconnected") -> None:
+        hint = ""
         if self._reason is not None:
-            code, message = self._reason.code, f"{self._reason.code}: {self._reason.message}"
-        self._over = Disconnected(message, code, tuple(self._open))
+            code, message, hint = self._reason.code, self._reason.message, self._reason.hint
+            if code == "fenced":
+                hint = _FENCED
+            if code != "disconnected":
+                message = f"{code}: {message}"
+        self._over = Disconnected(message, code, tuple(self._open), hint)
         self._open.clear()

@@ -23,10 +23,10 @@ CODES = frozenset({
 
 
 class ProtocolError(Exception):
-    """Abstract: something about the conversation is wrong."""
+    """Abstract: something about the conversation is wrong. Its text is `CODE: MESSAGE; HINT`."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
-        super().__init__(f"{code}: {message}")
+        super().__init__(f"{code}: {message}; {hint}" if hint else f"{code}: {message}")
         self.code = code
         self.message = message
         self.hint = hint
@@ -60,8 +60,10 @@ class Disconnected(ProtocolError):
     uuids that will never be answered.
     """
 
-    def __init__(self, message: str, reason: str = "disconnected", open_peeks: tuple[str, ...] = ()) -> None:
-        super().__init__("disconnected", message)
+    def __init__(
+        self, message: str, reason: str = "disconnected", open_peeks: tuple[str, ...] = (), hint: str = ""
+    ) -> None:
+        super().__init__("disconnected", message, hint)
         self.reason = reason
         self.open_peeks = open_peeks
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 from shm_arrangements import instance as instances
 from shm_arrangements.batch import Batch
@@ -35,6 +35,8 @@ from shm_arrangements.page_layout import PageState, PageStatus
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.snapshot import PublishedTrace, Snapshot, require_readable, snapshot_together
 from shm_arrangements.view import ReadView, Result
+
+_NAME_IT = "name one: Client.connect(..., instance=TOKEN), attach(..., TOKEN); TOKEN is in the READY line"
 
 
 def attach(id: int | str, instance: str | None = None) -> Attached:
@@ -99,8 +101,14 @@ class Attached:
         """A view of the index at time `at`; None is the newest that is sealed.
 
         Raises: NotReadable (`at` before since), NotSealed (at or beyond upper), PublicationClosed (dropped),
-        WriterGone; RegistryFull if this process has no descriptor or mapping left.
+        WriterGone; RegistryFull if this process has no descriptor or mapping left; TypeError.
         """
+        if (
+            at is not None
+            and type(at) is not int
+            and (isinstance(at, bool) or not isinstance(at, SupportsIndex))
+        ):
+            raise TypeError(f"at must be an int time, not {at!r}; a key of several columns is one tuple")
         parts = snapshot_together([*self._oks, *self._errs])
         if not self._probe.is_alive():
             raise WriterGone("the instance has ended", instance=self.instance)
@@ -183,7 +191,7 @@ def _only_instance() -> str:
         raise NoSuchInstance(
             "no instance lives" if not tokens else "more than one instance lives",
             instances=tokens,
-            hint="start a daemon" if not tokens else "name one of them",
+            hint="start a daemon" if not tokens else _NAME_IT,
         )
     return tokens[0]
 

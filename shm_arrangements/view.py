@@ -54,7 +54,7 @@ class Result:
         for spec, column in zip(self.specs, self._columns, strict=True):
             if spec.name == name:
                 return to_numpy(column)
-        raise KeyError(name)
+        raise KeyError(f"no column {name!r}; there are: {', '.join(spec.name for spec in self.specs)}")
 
     __getitem__ = column
 

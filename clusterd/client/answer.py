@@ -20,10 +20,10 @@ __all__ = ["Answer", "PeekCanceled", "PeekFailed", "schema_of"]
 
 
 class PeekFailed(Exception):
-    """The answer of a peek was an error; `code` is stable."""
+    """The answer of a peek was an error; `code` is stable. Its text is `CODE: MESSAGE; HINT`."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
-        super().__init__(f"{code}: {message}")
+        super().__init__(f"{code}: {message}; {hint}" if hint else f"{code}: {message}")
         self.code = code
         self.message = message
         self.hint = hint

@@ -5,11 +5,14 @@ Does not: own anything; letting go of it leaves the index where it is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from clusterd.client.answer import Answer
 from controller_proto.dataflow import Export, WireFrontier
-from controller_proto.plan import Get
+from controller_proto.expr import Expr
+from controller_proto.plan import Get, OrderBy
+from controller_proto.schema import Row, Scalar
 from shm_arrangements.attach import Attached
 
 if TYPE_CHECKING:
@@ -45,9 +48,30 @@ class Index:
         """Wait until everything at `time` is there. Raises TimeoutError."""
         self._client.wait_frontier(self.id, time + 1, timeout_s)
 
-    def peek(self, **arguments: Any) -> Answer:
+    def peek(
+        self,
+        *,
+        at: int | None = None,
+        keys: Sequence[Scalar | Row] | None = None,
+        where: Sequence[Expr | str] = (),
+        order_by: Sequence[str | OrderBy] = (),
+        limit: int | None = None,
+        offset: int = 0,
+        select: Sequence[str] | None = None,
+        timeout_s: float = DEADLINE_S,
+    ) -> Answer:
         """As `Client.peek`."""
-        return self._client.peek(self, **arguments)
+        return self._client.peek(
+            self,
+            at=at,
+            keys=keys,
+            where=where,
+            order_by=order_by,
+            limit=limit,
+            offset=offset,
+            select=select,
+            timeout_s=timeout_s,
+        )
 
     def count(self, at: int | None = None) -> int:
         """How many rows there are at `at` (default: the newest sealed time)."""
@@ -63,3 +87,9 @@ class Index:
 
     def drop(self) -> None:
         self._client.drop(self)
+
+    def __repr__(self) -> str:
+        columns = self.schema.columns
+        told = ", ".join(f"{c.name} {c.type.value}{'?' if c.nullable else ''}" for c in columns)
+        key = ", ".join(columns[position].name for position in self.key)
+        return f"Index({self.id}: {told}; key=[{key}], since={self.since})"

@@ -12,10 +12,11 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from errno import ENOENT
 from pathlib import Path
 from time import monotonic, time_ns
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 from uuid import uuid4
 
 import msgspec
@@ -47,6 +48,7 @@ from controller_proto.typing_rules import plan_schema
 from controller_proto.validate import validate_peek
 from shm_arrangements.attach import Attached, attach
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.instance import list_instances
 
 if TYPE_CHECKING:
     from clusterd.launcher import Replica
@@ -57,18 +59,29 @@ _GET = re.compile(r"^(\s*Get\s+)(\S+)", re.MULTILINE)
 _ID = re.compile(r"[ustl]?[0-9]+", re.ASCII)
 
 
+class _Asked(NamedTuple):
+    """A peek that was sent: `schema` is that of the rows it brings."""
+
+    of: Index
+    at: int | None
+    schema: Schema
+
+
 class Client:
     """One session with a replica. Not for use by two threads at once."""
 
-    def __init__(self, wire: WireClient, store: Store | None, instance: str | None) -> None:
+    def __init__(
+        self, wire: WireClient, store: Store | None, instance: str | None, name: str = "not connected"
+    ) -> None:
         self._wire = wire
+        self._name = name
         self._store = store
         self._instance = instance
         self._sources: dict[str, GlobalId] = {}
         self._schemas: dict[GlobalId, Schema] = {}
         self._indexes: dict[GlobalId, Index] = {}
         self._frontiers: dict[GlobalId, response.Frontiers] = {}
-        self._peeks: dict[str, Schema] = {}  # sent and not awaited: the schema of their rows
+        self._peeks: dict[str, _Asked] = {}  # sent and not awaited
         self._answers: dict[str, response.PeekResponse] = {}
         self._refused: dict[int, response.Refused] = {}
         self._next = {"u": 1, "t": 1}
@@ -90,10 +103,10 @@ class Client:
         """Connect to an address (`unix:PATH`, `tcp:HOST:PORT`) or a launched replica.
 
         data_dir, instance: where the replica's shards are, and the token of its shared memory (of its
-        READY line, needed where several run); a launched replica knows both. A controller's `epoch`
-        (default: the clock) fences those with a lower one. It starts from nothing: what earlier
-        controllers created ends. Raises OSError if nobody listens, Refusal as the replica says (`fenced`,
-        `incompatible-config`).
+        READY line; over a unix socket it is found without); a launched replica knows both. A controller's
+        `epoch` (default: the clock) fences those with a lower one. It starts from nothing: what earlier
+        controllers created ends. Raises OSError if nobody listens, or there is no `data_dir`; Refusal as
+        the replica says (`fenced`, `incompatible-config`).
         """
         if not isinstance(where, str):
             instance, data_dir = where.instance, data_dir if data_dir is not None else where.data_dir
@@ -103,8 +116,10 @@ class Client:
         try:
             store = None
             if data_dir is not None:
-                store = Store.open(data_dir)
-            client = cls(wire, store, instance)
+                store = _store_at(Path(data_dir))
+            if instance is None:
+                instance = _instance_of(wire.peer_pid)
+            client = cls(wire, store, instance, f"{'reader' if reader else 'controller'} at {where}")
             nonce = uuid4().hex
             if reader:
                 sent = [wire.hello(nonce, kind="reader")]
@@ -131,6 +146,10 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        data_dir = None if self._store is None else str(self._store.data_dir)
+        return f"Client({self._name}, instance={self._instance}, data_dir={data_dir})"
 
     def fileno(self) -> int:
         """Readable when there is something to `pump`."""
@@ -177,7 +196,9 @@ class Client:
     def store(self) -> Store:
         """The shards. Raises LocalProtocolError if the client was not told where they are."""
         if self._store is None:
-            raise LocalProtocolError("unknown-shard", "no data directory", "connect with data_dir=")
+            raise LocalProtocolError(
+                "unknown-shard", "the client was not told where the shards are: connect with data_dir=DIR"
+            )
         return self._store
 
     def create_shard(self, name: str, columns: Schema | Mapping[str, str]) -> None:
@@ -191,15 +212,17 @@ class Client:
     ) -> int:
         """Append `rows` (tuples, or dicts by column) to a shard at time `at`, and seal it. Returns the time.
 
-        at: default the shard's upper. diff: -1 retracts. Raises Refusal: `upper-mismatch`, `schema-mismatch`.
+        at: default the shard's upper. diff: -1 retracts. Raises Refusal: `upper-mismatch`, `schema-mismatch`;
+        TypeError.
         """
+        at = _time(at)
         shard = self.store.shard(name)
         upper = shard.upper
         if upper.is_empty:
             raise Refusal("upper-mismatch", f"shard {name!r} has ended")
         time = upper.time if at is None else at
         names = [c.name for c in shard.schema.columns]
-        plain = [tuple(row[n] for n in names) if isinstance(row, Mapping) else tuple(row) for row in rows]
+        plain = [_plain(row, names) for row in rows]
         shard.append(updates_from_rows(shard.schema, plain, time, diff), upper, Frontier.at(time + 1))
         return time
 
@@ -247,6 +270,8 @@ class Client:
         default the newest time that all its inputs have sealed. Raises Refusal (`invalid-plan`,
         `unknown-shard`, ...).
         """
+        _require_list("key", key)
+        _require_list("names", names)
         if isinstance(on, str):
             on = self.plan(on) if " " in on.strip() else self.source(on)
         index_id = parse_id(id) if id is not None else self._fresh("u")
@@ -254,6 +279,8 @@ class Client:
 
     def query(self, plan: Plan, *, at: int | None = None, names: Sequence[str] | None = None) -> Answer:
         """The rows of a plan over indexes, computed once, by the runtime for reads if there is one."""
+        _require_list("names", names)
+        at = _time(at)
         if at is None:
             at = self._newest((), [self._indexes[id] for id in _gets(plan) if id in self._indexes])
         index = self._create(plan, (), names, self._fresh("t"), at, until=at + 1, schedule=True)
@@ -350,7 +377,7 @@ class Client:
             if found is not None and (found == () or found[0] >= time):
                 return
             if not self.pump(max(0.0, deadline - monotonic())):
-                raise TimeoutError(f"{id} is at {found}, not at {time}, after {timeout_s:g} s")
+                raise TimeoutError(self._late(id, max(0, time - 1), timeout_s))
 
     def index(self, id: GlobalId) -> Index:
         """A handle on an index: one that we created, or by its page in this machine's shared memory.
@@ -367,12 +394,34 @@ class Client:
 
     # -- reads ----------------------------------------------------------------------------------------------
 
-    def peek(self, index: Index, *, timeout_s: float = DEADLINE_S, **arguments: Any) -> Answer:
+    def peek(
+        self,
+        index: Index,
+        *,
+        at: int | None = None,
+        keys: Sequence[Scalar | Row] | None = None,
+        where: Sequence[Expr | str] = (),
+        order_by: Sequence[str | OrderBy] = (),
+        limit: int | None = None,
+        offset: int = 0,
+        select: Sequence[str] | None = None,
+        timeout_s: float = DEADLINE_S,
+    ) -> Answer:
         """The rows of an index; arguments as for `start_peek`.
 
         Raises PeekFailed with the code of the answer; TimeoutError, the peek then being canceled.
         """
-        return self.await_peek(self.start_peek(index, **arguments), timeout_s)
+        uuid = self.start_peek(
+            index,
+            at=at,
+            keys=keys,
+            where=where,
+            order_by=order_by,
+            limit=limit,
+            offset=offset,
+            select=select,
+        )
+        return self.await_peek(uuid, timeout_s)
 
     def start_peek(
         self,
@@ -391,7 +440,11 @@ class Client:
         keys: values (or tuples, for a key of several columns) of the index's key; None is all rows. where:
         predicates, as expressions or their text (`#1 > 5`). order_by: names, or OrderBy; without, rows come
         sorted by value. select: columns to return. Returns the uuid for `await_peek` and `cancel_peek`.
+        Raises TypeError, ValueError, Refusal(`invalid-plan`) for arguments that cannot be meant.
         """
+        at = _time(at)
+        for name, given in (("keys", keys), ("where", where), ("order_by", order_by), ("select", select)):
+            _require_list(name, given)
         schema = index.schema
         finishing = command.Finishing(
             predicates=tuple(parse_expr(each) if isinstance(each, str) else each for each in where),
@@ -405,7 +458,7 @@ class Client:
         rows = None if keys is None else tuple(key if isinstance(key, tuple) else (key,) for key in keys)
         uuid = uuid4().hex
         peek = command.Peek(0, uuid=uuid, id=index.id, time=at, keys=rows, finishing=finishing)
-        self._peeks[uuid] = validate_peek(peek, index.export)
+        self._peeks[uuid] = _Asked(index, at, validate_peek(peek, index.export))
         self._wire.send(peek)
         return uuid
 
@@ -415,9 +468,10 @@ class Client:
         while uuid not in self._answers:
             if not self.pump(max(0.0, deadline - monotonic())):
                 self._wire.cancel(uuid)
-                raise TimeoutError(f"peek not answered within {timeout_s:g} s")
+                asked = self._peeks[uuid]
+                raise TimeoutError(self._late(asked.of.id, asked.at, timeout_s, asked.of.since))
         answer = self._answers.pop(uuid)
-        schema = self._peeks.pop(uuid)
+        schema = self._peeks.pop(uuid).schema
         match answer.result:
             case response.PeekRows() as rows:
                 return Answer(schema, rows, answer.time, answer.served_by)
@@ -433,6 +487,20 @@ class Client:
     def attach(self, index: Index) -> Attached:
         """The index in this machine's shared memory; reads from it make no call into the daemon."""
         return attach(index.id, self._instance)
+
+    def _late(self, id: GlobalId, at: int | None, timeout_s: float, since: int = 0) -> str:
+        """Why `id` is not there at `at` yet, as far as we were told."""
+        known = self._frontiers.get(id)
+        found = None if known is None else known.write
+        asked = f"{id} at {'newest' if at is None else at}"
+        after = f"after {timeout_s:g} s"
+        if found is not None and (found == () or found[0] > (since if at is None else at)):
+            return f"{asked}: sealed (frontier {_braced(found)}), but not answered {after}"
+        hint = "write to or advance its shards, or schedule it"
+        if found is None:
+            return f"{asked}: no frontier was heard {after}; {hint}"
+        what = "nothing is sealed yet" if found[0] <= since else "that time is not sealed yet"
+        return f"{asked}: {what} (frontier {_braced(found)}) {after}; {hint}"
 
     def _fresh(self, kind: str) -> GlobalId:
         number = self._next[kind]
@@ -453,6 +521,51 @@ def _gets(plan: object) -> list[GlobalId]:
         elif isinstance(item, tuple):
             stack += reversed(item)
     return list(found)
+
+
+def _braced(frontier: WireFrontier) -> str:
+    return f"{{{', '.join(map(str, frontier))}}}"
+
+
+def _time(at: object) -> int | None:
+    """`at` as a time. Raises TypeError, ValueError."""
+    if at is None:
+        return None
+    if isinstance(at, bool) or not isinstance(at, SupportsIndex):
+        raise TypeError(f"at must be an int time or None, not {at!r}")
+    if at.__index__() < 0:
+        raise ValueError(f"at must not be negative, it is {at!r}")
+    return at.__index__()
+
+
+def _plain(row: Row | Mapping[str, Scalar], names: Sequence[str]) -> Row:
+    """A row to write as a tuple. Raises TypeError."""
+    if isinstance(row, tuple | list):
+        return tuple(row)
+    if isinstance(row, Mapping):
+        return tuple(row[name] for name in names)
+    raise TypeError(f"row {row!r} is no tuple or mapping: write [('pear', 5)] or [{{'name': 'pear', ...}}]")
+
+
+def _require_list(name: str, given: object) -> None:
+    """A text is a sequence too, of letters, and never meant as one. Raises TypeError."""
+    if isinstance(given, str | bytes):
+        raise TypeError(f"{name} must be a list: {name}=[{given!r}]")
+
+
+def _store_at(data_dir: Path) -> Store:
+    """The shards of a replica that is there. Raises FileNotFoundError, DataDirMismatch."""
+    if not data_dir.exists():
+        raise FileNotFoundError(ENOENT, "no such data_dir; give the replica's --data-dir", str(data_dir))
+    return Store.open(data_dir, create=False)
+
+
+def _instance_of(pid: int | None) -> str | None:
+    """The living instance whose supervisor is `pid`, if there is exactly one."""
+    if pid is None:
+        return None
+    tokens = [each.token for each in list_instances() if each.alive and each.pid == pid]
+    return tokens[0] if len(tokens) == 1 else None
 
 
 def _renamed(schema: Schema, names: Sequence[str] | None) -> Schema:

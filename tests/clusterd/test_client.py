@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import datetime
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from clusterd.client import Answer, Client, schema_of
+from clusterd.client import Answer, Client, Index, PeekFailed, schema_of
 from clusterd.client.session import _gets, _position, _renamed
 from clusterd.storage.store import Store
 from controller_proto.client import WireClient
-from controller_proto.errors import Refusal
+from controller_proto.dataflow import Export
+from controller_proto.errors import LocalProtocolError, Refusal
 from controller_proto.expr import ColumnRef
 from controller_proto.plan import Aggregate, Get, Join, Mfp, Reduce, Union
-from controller_proto.response import PeekRows
+from controller_proto.response import Frontiers, PeekRows
 from controller_proto.schema import SAMPLE_SCHEMA, Column, ColumnType
 
 
@@ -28,7 +30,9 @@ def test_a_schema_is_written_as_names_and_types() -> None:
         Column("t", ColumnType.TIMESTAMP, True),
     )
     assert schema_of(schema) is schema
-    with pytest.raises(Refusal, match="schema-mismatch: column 'n': no type 'int'"):
+    with pytest.raises(
+        Refusal, match="schema-mismatch: column 'n': no type 'int'; there are: boolean, bigint"
+    ):
         schema_of({"n": "int"})
 
 
@@ -44,6 +48,8 @@ def test_an_answer_is_read_as_rows_dicts_and_numpy() -> None:
     assert answer.dicts()[2] == {"k": 2, "name": None, "total": -1, "at": later}
     assert (len(answer), answer.total, answer.time, answer.served_by) == (2, 3, 7, "interactive")
     assert answer["k"].dtype == np.int64
+    with pytest.raises(KeyError, match="no column 'nope'; there are: k, name, total, at"):
+        answer["nope"]
     assert answer.columns["at"].dtype == np.dtype("datetime64[us]")
 
 
@@ -61,7 +67,7 @@ def test_the_ids_of_a_plan_are_found_once_each_in_order() -> None:
 def test_columns_are_found_by_name_and_renamed() -> None:
     assert _position(SAMPLE_SCHEMA, "payload") == 1
     assert _position(SAMPLE_SCHEMA, 5) == 5  # the replica judges numbers
-    with pytest.raises(Refusal, match="invalid-plan: no column 'pay'"):
+    with pytest.raises(Refusal, match="invalid-plan: no column 'pay'; there are: id, payload"):
         _position(SAMPLE_SCHEMA, "pay")
     assert [c.name for c in _renamed(SAMPLE_SCHEMA, ["a", "b"]).columns] == ["a", "b"]
     with pytest.raises(Refusal, match="invalid-plan: 1 names for 2 columns"):
@@ -83,3 +89,84 @@ def test_a_plan_is_written_as_text_over_shards_by_name(tmp_path: Path) -> None:
         assert client.source("fruit") == Get("u1")
         with pytest.raises(Refusal, match="unknown-shard: no shard named 'bread'"):
             client.plan("Get bread")
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    left, right = socket.socketpair()
+    with Store.open(tmp_path / "data") as store, left, right:
+        store.create_shard("fruit", SAMPLE_SCHEMA)
+        wire = WireClient(left)
+        wire.hello("n", kind="reader")
+        yield Client(wire, store, "ab12", "reader at unix:/run/x")
+
+
+@pytest.fixture
+def index(client: Client) -> Index:
+    return Index(client, Export("u2", "index", "u1", SAMPLE_SCHEMA, (0,)), 0)
+
+
+def test_an_errors_text_ends_with_what_to_do() -> None:
+    for made in (Refusal, LocalProtocolError, PeekFailed):
+        error = made("limit", "too many", "close some")
+        assert (str(error), error.message, error.hint) == (
+            "limit: too many; close some",
+            "too many",
+            "close some",
+        )
+        assert str(made("limit", "too many")) == "limit: too many"
+
+
+def test_arguments_that_cannot_be_meant_are_refused_before_anything_is_sent(
+    client: Client, index: Index
+) -> None:
+    for at in ("5", True, 2.0):
+        with pytest.raises(TypeError, match="at must be an int time or None"):
+            index.peek(at=at)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at must not be negative"):
+        index.peek(at=-1)
+    with pytest.raises(TypeError, match=r"keys must be a list: keys=\['pear'\]"):
+        index.peek(keys="pear")
+    with pytest.raises(TypeError, match=r"key must be a list: key=\['id'\]"):
+        client.create_index("fruit", key="id")
+    for rows in (["pear"], [7], ("pear", 5), {"id": 1}):
+        with pytest.raises(TypeError, match="is no tuple or mapping"):
+            client.write("fruit", rows)  # type: ignore[arg-type]
+    assert client.store.shard("fruit").upper.to_wire() == (0,)
+
+
+def test_a_wait_that_ends_says_what_for_and_how_far_it_is(client: Client, index: Index) -> None:
+    with pytest.raises(TimeoutError, match="u2 at newest: no frontier was heard after 0 s"):
+        index.peek(timeout_s=0)
+    client._note(Frontiers("u2", (0,)))
+    with pytest.raises(TimeoutError, match=r"u2 at newest: nothing is sealed yet \(frontier \{0\}\)"):
+        index.peek(timeout_s=0)
+    client._note(Frontiers("u2", (4,)))
+    with pytest.raises(
+        TimeoutError, match=r"u2 at 7: that time is not sealed yet \(frontier \{4\}\).* advance"
+    ):
+        index.peek(at=7, timeout_s=0)
+    with pytest.raises(TimeoutError, match="u2 at 7: that time is not sealed yet"):
+        index.wait(7, timeout_s=0)
+    with pytest.raises(TimeoutError, match=r"u2 at 3: sealed \(frontier \{4\}\), but not answered"):
+        index.peek(at=3, timeout_s=0)
+
+
+def test_a_client_and_an_index_say_what_they_are(client: Client, index: Index) -> None:
+    assert repr(client).startswith("Client(reader at unix:/run/x, instance=ab12, data_dir=/")
+    assert repr(index) == "Index(u2: id bigint, payload text; key=[id], since=0)"
+
+
+def test_a_client_without_shards_says_how_to_have_them() -> None:
+    left, right = socket.socketpair()
+    with left, right, pytest.raises(LocalProtocolError, match="connect with data_dir="):
+        Client(WireClient(left), None, None).create_shard("fruit", SAMPLE_SCHEMA)
+
+
+def test_a_data_dir_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        listening.listen()
+        with pytest.raises(FileNotFoundError, match="no such data_dir"):
+            Client.connect(f"unix:{tmp_path / 's'}", data_dir=tmp_path / "none")
+    assert not (tmp_path / "none").exists()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -169,9 +170,29 @@ def test_addresses_that_are_none_are_refused_with_what_to_write() -> None:
     for text in ("", "unix:", "tcp:x", "tcp::1", "tcp:x:70000", "tcp:x:-1", "/run/x"):
         with pytest.raises(LocalProtocolError) as caught:
             parse_address(text)
-        assert "unix:/PATH" in caught.value.hint
+        assert "write unix:PATH" in caught.value.message
 
 
 def test_connecting_where_nobody_listens_is_the_systems_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="is `clusterd serve` running there") as caught:
         WireClient.connect(f"unix:{tmp_path}/none")
+    assert f"unix:{tmp_path}/none" in str(caught.value)
+
+
+def test_who_is_fenced_is_told_how_to_read_and_a_reason_is_told_once(pair: Pair) -> None:
+    client, replica = pair
+    assert client.peer_pid == os.getpid()
+    replica.say(Closing("fenced", "a controller with epoch 2 took over", "do not reconnect"))
+    replica.socket.close()
+    assert isinstance(client.recv(10), Closing)
+    with pytest.raises(Disconnected, match=r"epoch 2 took over; another controller .* reader=True"):
+        client.recv(10)
+
+
+def test_a_replica_that_stops_says_so_once(pair: Pair) -> None:
+    client, replica = pair
+    replica.say(Closing("disconnected", "the replica is stopping"))
+    replica.socket.close()
+    assert isinstance(client.recv(10), Closing)
+    with pytest.raises(Disconnected, match=r"^disconnected: the replica is stopping$"):
+        client.recv(10)

@@ -18,6 +18,7 @@ from controller_proto.expr import Call, ColumnRef, Literal
 from controller_proto.plan import Mfp
 from controller_proto.schema import ColumnType
 from shm_arrangements.attach import attach
+from shm_arrangements.instance import Instance
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -98,7 +99,7 @@ def test_refusals_come_as_they_are_and_harm_nothing(client: Client) -> None:
     with pytest.raises(PeekFailed, match="below-since"):
         fruit.peek(at=3)
     assert fruit.count(at=5) == 1
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match=rf"{fruit.id} at 1000: that time is not sealed yet \(frontier"):
         fruit.peek(at=1000, timeout_s=0.2)
     fruit.drop()
     with pytest.raises(PeekFailed, match="dropped"):
@@ -109,11 +110,15 @@ def test_a_reader_beside_the_controller_and_a_later_controller(replica: Replica,
     client.create_shard("fruit", FRUIT)
     fruit = client.create_index("fruit", key=["name"])
     client.write("fruit", [("apple", 3)])
-    with Client.connect(replica.address, instance=replica.instance, reader=True) as reader:
+    # The instance is found by who listens, though another one lives.
+    with Instance.create(), Client.connect(replica.address, reader=True) as reader:
+        assert (
+            repr(reader) == f"Client(reader at {replica.address}, instance={replica.instance}, data_dir=None)"
+        )
         assert reader.index(fruit.id).peek(keys=["apple"], at=0).rows() == [("apple", 3)]
         with Client.connect(replica) as later:
             later.create_index("fruit", key=["kilos"])
-            with pytest.raises(Disconnected, match="fenced"):
+            with pytest.raises(Disconnected, match=r"fenced.*reader=True"):
                 client.wait_frontier(fruit.id, 100, timeout_s=10)
 
 

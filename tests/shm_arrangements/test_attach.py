@@ -123,9 +123,19 @@ def test_without_a_token_the_only_live_instance_is_meant(held: Instance) -> None
     with attach("u1") as read:
         assert read.instance == held.token
     with Instance.create() as other:
-        with pytest.raises(NoSuchInstance, match="more than one") as caught:
+        with pytest.raises(NoSuchInstance, match=r"more than one.*READY line") as caught:
             attach("u1")
         assert set(caught.value.facts["instances"]) == {held.token, other.token}  # type: ignore[call-overload]
+    index.close()
+
+
+def test_a_time_that_is_none_is_a_type_error(held: Instance) -> None:
+    index = _sealed(held)
+    with attach("u1", held.token) as read:
+        for at in ("b", True, 1.0):
+            with pytest.raises(TypeError, match=r"at must be an int time, not .* is one tuple"):
+                read.lookup(7, at)  # type: ignore[arg-type]
+        assert read.lookup(7, np.int64(3)).rows() == [(7, 70)]
     index.close()
 
 
