@@ -19,7 +19,7 @@ import numpy as np
 from controller_proto.errors import Refusal
 from controller_proto.schema import Column as WireColumn
 from controller_proto.schema import ColumnType as WireType
-from controller_proto.schema import Row, Scalar, Schema
+from controller_proto.schema import Row, Scalar, Schema, counted
 from shm_arrangements.columns import Column, ColumnSpec, ColumnType
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.updates import Updates
@@ -122,7 +122,8 @@ def columns_from_rows(specs: Sequence[ColumnSpec], rows: Sequence[Row]) -> tuple
     for row in rows:
         if len(row) != len(specs):
             raise Refusal(
-                "schema-mismatch", f"row {row!r} has {len(row)} values, {len(specs)} columns expected"
+                "schema-mismatch",
+                f"row {row!r} has {counted(len(row), 'value')} for {counted(len(specs), 'column')}",
             )
     by_column: Sequence[Sequence[Scalar]] = list(zip(*rows, strict=True)) if rows else [()] * len(specs)
     columns = []

@@ -18,8 +18,14 @@ from clusterd.launcher import LaunchError
 
 __all__ = ["main"]
 
+_ONLY_PEEKS = """\
+hint: a reader only peeks. --as controller says it as a controller; that fences the one which is there, and
+its first command is create-instance. More than one command goes into a file, for `run`."""
 
-@click.group()
+
+@click.group(
+    epilog="The language of scripts: docs/script.md in the source; an example: README.md, The test driver."
+)
 def main() -> None:
     """A headless controller: sends a replica exactly what a script says, and checks the answers."""
 
@@ -37,6 +43,7 @@ def main() -> None:
 @click.option("--rewrite", is_flag=True, help="Replace what the files expect by what came. Also REWRITE=1.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Write the outcomes there, as XML.")
 @click.option("--timeout", type=float, default=60.0, help="Seconds that a stanza may wait.")
+@click.option("--verbose", is_flag=True, help="Show every stanza that differs, not a file's first.")
 def run(
     files: tuple[Path, ...],
     launch_: bool,
@@ -48,6 +55,7 @@ def run(
     rewrite: bool,
     junit: Path | None,
     timeout: float,
+    verbose: bool,
 ) -> None:
     """Run scripts; exit 1 if any stanza differs."""
     if connect and launch_:
@@ -62,17 +70,23 @@ def run(
     for file in files:
         outcome = run_file(file, target, rewrite=rewrite)
         outcomes.append(outcome)
-        _print(outcome)
+        _print(outcome, verbose=verbose)
     if junit is not None:
         write_junit(junit, outcomes)
     sys.exit(any(outcome.status == "fail" for outcome in outcomes))
 
 
-def _print(outcome: Outcome) -> None:
+def _print(outcome: Outcome, *, verbose: bool) -> None:
+    """A line, and for a failure the first diff: what differs later mostly follows from it."""
     mode = f" [{outcome.mode}]" if outcome.mode else ""
     reason = f": {outcome.details}" if outcome.status == "skip" else ""
     click.echo(f"{outcome.status}  {outcome.seconds:6.2f} s  {outcome.file}{mode}{reason}")
-    if outcome.status != "skip" and outcome.details:
+    more = len(outcome.diffs) - 1
+    if more > 0 and not verbose:
+        click.echo(outcome.diffs[0])
+        differ = "1 more stanza differs" if more == 1 else f"{more} more stanzas differ"
+        click.echo(f"and {differ} (--verbose shows all)\n")
+    elif outcome.status != "skip" and outcome.details:
         click.echo(outcome.details)
 
 
@@ -102,6 +116,8 @@ def exec_(command: str, connect: str, data_dir: Path | None, kind: str, timeout:
         output = [f"error: {error}"]
     for each in output:
         click.echo(each)
+    if connect and kind == "reader" and any(each.startswith("error: invalid-stage:") for each in output):
+        click.echo(_ONLY_PEEKS, err=True)
     sys.exit(any(each.startswith(("error:", "violation:")) for each in output))
 
 

@@ -19,7 +19,7 @@ import re
 from collections.abc import Sequence
 
 from controller_proto.errors import LocalProtocolError
-from controller_proto.schema import Column, ColumnType, Row, Scalar, Schema, scalar_problem
+from controller_proto.schema import Column, ColumnType, Row, Scalar, Schema, counted, scalar_problem
 from controller_proto.tokens import quote
 
 __all__ = [
@@ -51,7 +51,7 @@ def parse_type(text: str) -> ColumnType:
     name = " ".join(text.lower().split())
     if name not in TYPE_NAMES:
         known = ", ".join(type_.value for type_ in ColumnType)
-        raise LocalProtocolError("invalid-plan", f"type {text!r} is not known", f"there are {known}")
+        raise LocalProtocolError("invalid-plan", f"type {text!r} is not known; there are {known}")
     return TYPE_NAMES[name]
 
 
@@ -122,7 +122,8 @@ def _parse_timestamp(text: str) -> Scalar:
 def parse_row(items: Sequence[tuple[str, bool]], schema: Schema) -> Row:
     """The row of these (text, was quoted). Raises LocalProtocolError `schema-mismatch`."""
     if len(items) != schema.arity:
-        raise LocalProtocolError("schema-mismatch", f"{len(items)} values for {schema.arity} columns")
+        values = counted(len(items), "value")
+        raise LocalProtocolError("schema-mismatch", f"{values} for {counted(schema.arity, 'column')}")
     return tuple(
         parse_scalar(text, column, quoted=quoted)
         for (text, quoted), column in zip(items, schema.columns, strict=True)

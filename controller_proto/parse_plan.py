@@ -46,7 +46,7 @@ from controller_proto.plan import (
 from controller_proto.schema import Row, Schema
 from controller_proto.tokens import Tokens
 
-__all__ = ["Line", "parse_plan", "plan_of", "tree"]
+__all__ = ["OPERATORS", "Line", "parse_plan", "plan_of", "tree"]
 
 _PRIMARY = 9  # binds as tightly as a unary minus: what may stand after `limit=` without parentheses
 _MAX_DEPTH = 100  # a level costs four Python frames of the usual thousand
@@ -119,7 +119,7 @@ def _node(line: Line) -> Plan:
     name, _, rest = line.text.partition(" ")
     reader = _READERS.get(name.lower())
     if reader is None:
-        raise line.error(f"no operator is called {name!r}")
+        raise line.error(f"no operator is called {name!r}; there are {', '.join(OPERATORS)}")
     try:
         tokens = Tokens(rest)
         plan = reader(line, tokens)
@@ -371,20 +371,22 @@ def _binding(line: Line) -> tuple[str, Schema | None, Plan]:
     return match[1], schema, plan_of(line.children)
 
 
-_READERS: dict[str, Callable[[Line, Tokens], Plan]] = {
-    "get": _get,
-    "constant": _constant,
-    "project": _project,
-    "map": _map,
-    "filter": _filter,
-    "flatmap": _flat_map,
-    "join": _join,
-    "crossjoin": _cross_join,
-    "distinct": _distinct,
-    "reduce": _reduce,
-    "topk": _top_k,
-    "negate": _negate,
-    "threshold": _threshold,
-    "union": _union,
-    "arrangeby": _arrange_by,
+_BY_NAME: dict[str, Callable[[Line, Tokens], Plan]] = {
+    "Get": _get,
+    "Constant": _constant,
+    "Project": _project,
+    "Map": _map,
+    "Filter": _filter,
+    "FlatMap": _flat_map,
+    "Join": _join,
+    "CrossJoin": _cross_join,
+    "Distinct": _distinct,
+    "Reduce": _reduce,
+    "TopK": _top_k,
+    "Negate": _negate,
+    "Threshold": _threshold,
+    "Union": _union,
+    "ArrangeBy": _arrange_by,
 }
+OPERATORS = (*_BY_NAME, "With", "Return")  # as they are usually written; read without regard to case
+_READERS = {name.lower(): reader for name, reader in _BY_NAME.items()}

@@ -19,7 +19,10 @@ from typing import Annotated
 
 import msgspec
 
-__all__ = ["I64", "SAMPLE_SCHEMA", "U64", "Column", "ColumnType", "Row", "Scalar", "Schema", "scalar_problem"]
+__all__ = [
+    "I64", "SAMPLE_SCHEMA", "U64", "Column", "ColumnType", "Row", "Scalar", "Schema", "counted",
+    "scalar_problem",
+]  # fmt: skip
 
 # MessagePack itself ends at 2^64 - 1.
 U64 = Annotated[int, msgspec.Meta(ge=0)]
@@ -63,6 +66,11 @@ class Schema(msgspec.Struct, frozen=True):
 
 
 _NUMERIC_DIGITS = 38  # what a 128-bit decimal holds, as in Arrow
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 column`, `2 columns`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def scalar_problem(value: Scalar, column: Column) -> str | None:

@@ -39,7 +39,7 @@ from controller_proto.plan import (
     TopK,
     Union,
 )
-from controller_proto.schema import Column, ColumnType, Schema, scalar_problem
+from controller_proto.schema import Column, ColumnType, Schema, counted, scalar_problem
 
 __all__ = ["MAX_DEPTH", "expr_type", "plan_schema", "shown_type", "types_problem"]
 
@@ -48,6 +48,8 @@ MAX_DEPTH = 200  # a level costs up to three Python frames of the usual thousand
 _NUMBERS = (ColumnType.INT64, ColumnType.FLOAT64, ColumnType.NUMERIC)
 _ARITHMETIC = frozenset("+-*/%")
 _COMPARISONS = frozenset({"=", "!=", "<", "<=", ">", ">="})
+_AGGREGATES = ("count", "sum", "min", "max")
+_FUNCTIONS = "+ - * / % neg = != < <= > >= and or not is_null is_true is_false ||"
 
 
 def expr_type(expr: Expr, schema: Schema, where: str = "expression") -> Column:
@@ -168,7 +170,7 @@ def _call(function: str, args: list[Column], where: str) -> Column:
         arity(2)
         each(ColumnType.TEXT)
         return Column(function, ColumnType.TEXT, nullable)
-    raise _refuse(where, f"function {function!r} is not known")
+    raise _refuse(where, f"function {function!r} is not known; there are {_FUNCTIONS}")
 
 
 class _Typer:
@@ -231,7 +233,8 @@ def _unary(plan: Mfp | FlatMap | Reduce | TopK | ArrangeBy, source: Schema, wher
 def _constant(plan: Constant, where: str) -> Schema:
     for number, (row, _) in enumerate(plan.rows):
         if len(row) != plan.schema.arity:
-            raise _refuse(where, f"row {number} has {len(row)} values for {plan.schema.arity} columns")
+            values, columns = counted(len(row), "value"), counted(plan.schema.arity, "column")
+            raise _refuse(where, f"row {number} has {values} for {columns}")
         for value, column in zip(row, plan.schema.columns, strict=True):
             problem = scalar_problem(value, column)
             if problem is not None:
@@ -257,7 +260,7 @@ def _mfp(plan: Mfp, source: Schema, where: str) -> Schema:
 def _flat_map(plan: FlatMap, source: Schema, where: str) -> Schema:
     args = [expr_type(arg, source, f"{where}, argument {n}") for n, arg in enumerate(plan.args)]
     if plan.function != "generate_series":
-        raise _refuse(where, f"table function {plan.function!r} is not known")
+        raise _refuse(where, f"table function {plan.function!r} is not known; there is generate_series")
     if len(args) not in (2, 3) or any(a.type is not ColumnType.INT64 for a in args):
         raise _refuse(where, "generate_series takes start, stop and step, each a bigint")
     return Schema((*source.columns, Column(plan.function, ColumnType.INT64)))
@@ -302,8 +305,8 @@ def _reduce(plan: Reduce, source: Schema, where: str) -> Schema:
 
 def _aggregate(aggregate: Aggregate, source: Schema, where: str) -> Column:
     name = aggregate.function
-    if name not in ("count", "sum", "min", "max") or aggregate.args or aggregate.order_by:
-        raise _refuse(where, f"{name} is not known")
+    if name not in _AGGREGATES or aggregate.args or aggregate.order_by:
+        raise _refuse(where, f"{name} is not known; there are {', '.join(_AGGREGATES)}")
     if aggregate.expr is None:
         if name != "count" or aggregate.distinct:
             raise _refuse(where, f"{name} needs an argument")

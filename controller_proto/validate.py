@@ -19,7 +19,7 @@ from controller_proto.errors import LocalProtocolError, Refusal
 from controller_proto.expr import Call, Case, Expr
 from controller_proto.ids import GlobalId, parse_id
 from controller_proto.plan import Get, Mfp
-from controller_proto.schema import Column, Schema, scalar_problem
+from controller_proto.schema import Column, Schema, counted, scalar_problem
 from controller_proto.typing_rules import plan_schema, types_problem
 
 __all__ = ["check_peek_size", "validate", "validate_header", "validate_peek"]
@@ -109,7 +109,8 @@ def validate_peek(peek: Peek, index: Export) -> Schema:
     """
     for number, key in enumerate(peek.keys or ()):
         if len(key) != len(index.key):
-            raise _refuse(f"key {number} has {len(key)} values, the key of {index.id} has {len(index.key)}")
+            values = counted(len(key), "value")
+            raise _refuse(f"key {number} has {values}, the key of {index.id} has {len(index.key)}")
         for value, position in zip(key, index.key, strict=True):
             column = index.schema.columns[position]
             problem = scalar_problem(value, Column(column.name, column.type, nullable=True))

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusterd.driver.reads import parse_u64
+from clusterd.driver.reasons import not_an_export
 from clusterd.driver.state import Directive, Run
 from controller_proto import command as c
 from controller_proto.codec import encode_body
 from controller_proto.dataflow import DataflowBody, DataflowHeader
 from controller_proto.errors import LocalProtocolError, Refusal
-from controller_proto.ids import parse_id
+from controller_proto.ids import GlobalId, parse_id
 from controller_proto.parse_dataflow import (
     DataflowText,
     ExportText,
@@ -85,16 +86,29 @@ def explain(run: Run, words: Words, body: Sequence[str]) -> list[str]:
 
 
 def schedule(run: Run, words: Words, body: Sequence[str]) -> list[str]:
-    return run.command(words, c.Schedule(0, id=parse_id(words.one("id"))))
+    id = parse_id(words.one("id"))
+    return _to_export(run, words, c.Schedule(0, id=id), id)
 
 
 def allow_writes(run: Run, words: Words, body: Sequence[str]) -> list[str]:
-    return run.command(words, c.AllowWrites(0, id=parse_id(words.one("id"))))
+    id = parse_id(words.one("id"))
+    return _to_export(run, words, c.AllowWrites(0, id=id), id)
 
 
 def allow_compaction(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     id, frontier = parse_id(words.one("id")), parse_frontier(words.one("frontier"))
-    return run.command(words, c.AllowCompaction(0, id=id, frontier=frontier))
+    return _to_export(run, words, c.AllowCompaction(0, id=id, frontier=frontier), id)
+
+
+def _to_export(run: Run, words: Words, command: c.Command, id: GlobalId) -> list[str]:
+    """Say it; a refusal of an id that is known, but is no export, says so."""
+    try:
+        return run.command(words, command)
+    except Refusal as refusal:
+        why = not_an_export(run, id) if refusal.code == "unknown-id" else ""
+        if not why:
+            raise
+        raise Refusal(refusal.code, f"{refusal.message}; {why}", refusal.hint) from refusal
 
 
 DIRECTIVES: dict[str, tuple[Directive, bool]] = {

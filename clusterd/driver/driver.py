@@ -1,8 +1,8 @@
 """One directive: a line and a body in, output lines out.
 
-An error is output like any other: `error: CODE: MESSAGE`, `error: timeout`, `error: disconnected`. What
-broke a promise of the protocol meanwhile (session.py) is added to the output, so that no script passes
-over it.
+An error is output like any other: `error: CODE: MESSAGE`; `error: timeout`, with the reason behind it as far
+as the driver knows one; `error: disconnected`. What broke a promise of the protocol meanwhile (session.py)
+is added to the output, so that no script passes over it.
 
 Does not: read files, start replicas, compare outputs (run.py does).
 """
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from clusterd.driver import dataflows, faults, instance, observe, peeks, shards
 from clusterd.driver.reads import error_line
+from clusterd.driver.reasons import reasons
 from clusterd.driver.state import Directive, Run
 from controller_proto.errors import LocalProtocolError, ProtocolError
 from controller_proto.script import split_words
@@ -37,7 +38,7 @@ def carry_out(run: Run, line: str, body: Sequence[str] = ()) -> list[str]:
     except ProtocolError as error:
         output = [error_line(error)]
     except TimeoutError:
-        output = ["error: timeout"]
+        output = [": ".join(["error: timeout", *reasons(run, line)])]
     except OSError as error:
         output = [f"error: {error}"]
     violations = [each for session in run.sessions.values() for each in session.take_violations()]
@@ -47,7 +48,8 @@ def carry_out(run: Run, line: str, body: Sequence[str] = ()) -> list[str]:
 def _carry_out(run: Run, line: str, body: Sequence[str]) -> list[str]:
     words = split_words(line)
     if words.name not in DIRECTIVES:
-        raise LocalProtocolError("bad-message", f"no directive is called {words.name!r}")
+        known = ", ".join(sorted(DIRECTIVES))
+        raise LocalProtocolError("bad-message", f"no directive is called {words.name!r}; there are {known}")
     directive, has_body = DIRECTIVES[words.name]
     if body and not has_body:
         raise LocalProtocolError("bad-message", f"{words.name} has no body")

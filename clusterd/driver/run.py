@@ -47,13 +47,17 @@ class Target:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """status: `pass`, `fail`, `skip`. details: a unified diff, or the reason."""
+    """status: `pass`, `fail`, `skip`. details: the diffs one after the other, or the reason.
+
+    diffs: a unified diff of each stanza that differs.
+    """
 
     file: Path
     mode: str
     status: str
     seconds: float
     details: str = ""
+    diffs: tuple[str, ...] = ()
 
 
 def run_file(path: Path, target: Target, *, rewrite: bool = False) -> Outcome:
@@ -74,12 +78,12 @@ def run_file(path: Path, target: Target, *, rewrite: bool = False) -> Outcome:
             return Outcome(path, target.mode, "pass", seconds)
         path.write_text(new)
         return Outcome(path, target.mode, "pass", seconds, f"{path}: rewritten")
-    details = "".join(
+    diffs = tuple(
         _diff(path, stanza, outputs[stanza.line_number])
         for stanza in script.stanzas
         if outputs[stanza.line_number] != list(stanza.expected)
     )
-    return Outcome(path, target.mode, "fail" if details else "pass", seconds, details)
+    return Outcome(path, target.mode, "fail" if diffs else "pass", seconds, "".join(diffs), diffs)
 
 
 def _run(script: Script, target: Target) -> dict[int, list[str]]:

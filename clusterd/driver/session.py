@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from controller_proto.client import WireClient
-from controller_proto.command import CancelPeek, Command, Peek, Sync
+from controller_proto.command import CancelPeek, Command, InitializationComplete, Peek, Schedule, Sync
 from controller_proto.dataflow import WireFrontier
 from controller_proto.errors import Disconnected, Refusal
 from controller_proto.ids import GlobalId
@@ -47,6 +47,8 @@ class Session:
         self.violations: list[str] = []
         self.served_by = ""  # the only role that may answer with rows, "" for any
         self.over: Disconnected | None = None
+        self.initialized = False
+        self.scheduled: set[GlobalId] = set()
         self._peeks: dict[str, Peek] = {}
         self._cancelled: set[str] = set()
         self._refused: dict[int, Refused] = {}
@@ -72,6 +74,10 @@ class Session:
             self._peeks.setdefault(command.uuid, command)
         elif isinstance(command, CancelPeek):
             self._cancelled.add(command.uuid)
+        elif isinstance(command, InitializationComplete):
+            self.initialized = True
+        elif isinstance(command, Schedule):
+            self.scheduled.add(command.id)
         try:
             return self.wire.send(command)
         except Disconnected as error:

@@ -70,7 +70,7 @@ def test_one_word_text_needs_no_quotes_and_a_quoted_null_is_text() -> None:
 @pytest.mark.parametrize(
     ("items", "says"),
     [
-        ([("1", False)], "1 values for 2 columns"),
+        ([("1", False)], "1 value for 2 columns"),
         ([("one", False), ("a", False)], "column id: 'one' is no bigint"),
         ([("1", True), ("a", False)], "column id: '1' is no bigint"),
         ([("1.5", False), ("a", False)], "column id: '1.5' is no bigint"),

@@ -222,7 +222,9 @@ def test_a_peek_is_started_cancelled_and_awaited_by_name(tmp_path: Path) -> None
         _index(run)
         assert carry_out(run, "start-peek name=a id=1 ts=9") == ["ok"]
         assert carry_out(run, "quiet ms=1 kind=peek") == ["ok"]
-        assert carry_out(run, "await-peek name=a timeout-secs=0.01") == ["error: timeout"]
+        assert carry_out(run, "await-peek name=a timeout-secs=0.01") == [
+            "error: timeout: u1 was never scheduled"
+        ]
         assert carry_out(run, "cancel-peek name=a") == ["ok"]
         assert carry_out(run, "quiet ms=0 kind=peek") == ["peek a: PeekCanceled"]
         assert carry_out(run, "await-peek name=a") == ["canceled"]
@@ -312,10 +314,45 @@ def test_frontiers_are_awaited_and_printed_as_last_reported(tmp_path: Path) -> N
         _boot(run)
         assert carry_out(run, "frontiers id=1") == ["write=? input=? output=?"]
         assert carry_out(run, "await-frontier id=1 ts=0 timeout-secs=0.01 allow-timeout") == ["timeout"]
-        assert carry_out(run, "await-frontier id=1 ts=0 timeout-secs=0.01") == ["error: timeout"]
+        assert carry_out(run, "await-frontier id=1 ts=0 timeout-secs=0.01") == [
+            "error: timeout: u1 was not created on this connection"
+        ]
         assert carry_out(run, "schedule id=1") == ["ok"]
         assert carry_out(run, "await-frontier id=1 ts=5") == ["ok"]
         assert carry_out(run, "frontiers id=1") == ["write=5 input=[] output=?"]
+
+
+def test_a_wait_in_vain_says_why_as_far_as_is_known(tmp_path: Path) -> None:
+    def react(command: Command) -> list[Response]:
+        if isinstance(command, Schedule) and command.id == "u3000":
+            return [Refused(command.seq, "unknown-id", "u3000 was not created in this session")]
+        return [Frontiers("u1", (1,))] if isinstance(command, Schedule) else []
+
+    body = [
+        "import source=1000 shard=s upper=1",
+        "build id=3000",
+        "  Get u1000",
+        "export index=1 on=3000 key=[0]",
+    ]
+    wait = "await-frontier id=1 ts=2 timeout-secs=0.01"
+    with _driver(tmp_path, react) as (run, _):
+        assert carry_out(run, "create-instance") == ["ok"]
+        assert carry_out(run, "create-dataflow as-of=0", body) == ["ok"]
+        assert carry_out(run, wait) == [
+            "error: timeout: u1 was never scheduled; initialization-complete was not sent"
+        ]
+        assert carry_out(run, "initialization-complete") == ["ok"]
+        wanted = "u3000 is a build, the id of an export is wanted: u1"
+        refused = f"error: unknown-id: u3000 was not created in this session; {wanted}"
+        assert carry_out(run, "schedule id=3000") == [refused]
+        assert carry_out(run, wait.replace("id=1", "id=3000")) == [f"error: timeout: {wanted}"]
+        assert carry_out(run, "peek id=1 ts=0 timeout-secs=0.01") == [
+            "error: timeout: u1 was never scheduled"
+        ]
+        assert carry_out(run, "schedule id=1") == ["ok"]
+        assert carry_out(run, wait) == ["error: timeout: write=1 was last reported of u1"]
+        assert carry_out(run, "connect as=r kind=reader") == ["ok"]
+        assert carry_out(run, wait) == ["error: timeout: a reader hears of no frontiers"]
 
 
 def test_a_lost_connection_is_an_error_of_what_waits_and_a_reconnect_takes_the_next_epoch(
@@ -429,7 +466,7 @@ def test_synthetic_rows_fit_any_schema(tmp_path: Path) -> None:
     ("line", "body", "output"),
     [
         ("write-rows shard=s ts=0 schema=no", ["1 a"], "error: schema-mismatch: no schema is called 'no'"),
-        ("write-rows shard=s ts=0", ["1"], "error: schema-mismatch: row 1: 1 values for 2 columns"),
+        ("write-rows shard=s ts=0", ["1"], "error: schema-mismatch: row 1: 1 value for 2 columns"),
         (
             "write-rows shard=s ts=0",
             ["1 a", "x a"],
@@ -438,9 +475,18 @@ def test_synthetic_rows_fit_any_schema(tmp_path: Path) -> None:
         ("write-rows shard=s ts=-1", ["1 a"], "error: bad-message: ts=-1 is no u64"),
         ("write-rows shard=s", ["1 a"], "error: bad-message: write-rows needs ts="),
         ("write-rows shard=s ts=0", ["1 a x 1.5"], "error: bad-message: '1.5' is no multiplicity"),
-        ("define-schema name=x", ["a interval"], "error: invalid-plan: type 'interval' is not known"),
+        (
+            "define-schema name=x",
+            ["a interval"],
+            "error: invalid-plan: type 'interval' is not known; there are "
+            + ", ".join(type_.value for type_ in ColumnType),
+        ),
         ("define-schema name=x", ["a"], "error: bad-message: expected `column type [nullable]`, not 'a'"),
-        ("peekk id=1", [], "error: bad-message: no directive is called 'peekk'"),
+        (
+            "peekk id=1",
+            [],
+            "error: bad-message: no directive is called 'peekk'; there are " + ", ".join(sorted(DIRECTIVES)),
+        ),
         ("quiet ms=1", ["body"], "error: bad-message: quiet has no body"),
         ("sleep ms=0 loudly", [], "error: bad-message: sleep does not take loudly"),
         ("create-instance", ["x u64 -1"], "error: bad-message: -1 is no u64"),

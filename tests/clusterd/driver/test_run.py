@@ -97,6 +97,27 @@ def test_the_command_line_runs_files_and_writes_junit(tmp_path: Path) -> None:
         assert bad.read_text() == good.read_text()
 
 
+def test_of_a_file_the_first_difference_is_shown_and_the_later_ones_are_counted(tmp_path: Path) -> None:
+    file = tmp_path / "a.spec"
+    file.write_text("".join(f"peek id={n} ts=0\n----\n{n}\n\n" for n in range(3)))
+    with fake_replica(tmp_path / "socket", _react) as replica:
+        arguments = ["run", str(file), "--connect", replica.address]
+        short = CliRunner().invoke(main, arguments).output
+        assert short.count("+++ actual") == 1
+        assert "and 2 more stanzas differ" in short
+        long = CliRunner().invoke(main, [*arguments, "--verbose"]).output
+        assert long.count("+++ actual") == 3
+        assert "more stanza" not in long
+
+
+def test_a_command_of_controllers_said_by_a_reader_hints_at_the_flag(tmp_path: Path) -> None:
+    with fake_replica(tmp_path / "socket", _react) as replica:
+        for command, hinted in (("schedule id=1", True), ("peek id=1 ts=0", False)):
+            result = CliRunner().invoke(main, ["exec", command, "--connect", replica.address])
+            assert result.exit_code == 1
+            assert ("--as controller" in result.output) == hinted
+
+
 @pytest.mark.parametrize(("command", "status"), [("peek id=1 ts=0", 1), ("explain\n  import index=1", 0)])
 def test_exec_prints_the_output_and_fails_on_an_error(command: str, status: int, tmp_path: Path) -> None:
     with fake_replica(tmp_path / "socket", _react) as replica:

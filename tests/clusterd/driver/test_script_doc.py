@@ -1,0 +1,55 @@
+"""What is written about the script language: nothing is left out, and the example is the one that is run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from clusterd.driver.driver import DIRECTIVES
+from clusterd.driver_cli import main
+from controller_proto.parse_plan import OPERATORS, parse_plan
+from controller_proto.script import parse_script
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "script.md").read_text()
+
+
+@pytest.mark.parametrize("name", [*DIRECTIVES, *OPERATORS])
+def test_the_page_has_a_row_for_every_directive_and_every_operator(name: str) -> None:
+    first_cells = [line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| ")]
+    assert any(f"`{name}`" in cell for cell in first_cells)
+
+
+def test_the_page_names_no_directive_and_no_operator_that_is_not_there() -> None:
+    first_cells = [line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| `")]
+    named = [name.strip(" `") for cell in first_cells for name in cell.split(",")]
+    assert sorted(named) == sorted([*DIRECTIVES, *OPERATORS])
+
+
+def test_what_the_page_shows_of_every_operator_is_read() -> None:
+    rows = [
+        re.split(r"(?<!\\)\|", line) for line in PAGE.split("## Plans")[1].splitlines() if line[:1] == "|"
+    ]
+    shown = [row[2].split("`")[1].replace("\\|", "|") for row in rows if len(row) > 2 and "`" in row[2]]
+    assert len(shown) == len(OPERATORS) - 1  # With and Return are one row
+    for line in shown:
+        name = line.split()[0]
+        if name == "With":
+            parse_plan(["With", "  cte l0 =", "    Get u1", "Return", "  Get l0"])
+        else:
+            inputs = {"Get": 0, "Constant": 0, "Join": 2, "CrossJoin": 2, "Union": 2}.get(name, 1)
+            parse_plan([line, *["  Get u1"] * inputs])
+
+
+def test_the_readme_shows_the_script_that_is_run() -> None:
+    script = (ROOT / "tests" / "e2e" / "scripts" / "readme_flights.spec").read_text()
+    assert parse_script(script).stanzas
+    assert f"```\n{script}```\n" in (ROOT / "README.md").read_text()
+
+
+def test_readme_and_help_say_where_the_page_is() -> None:
+    assert "(docs/script.md)" in (ROOT / "README.md").read_text()
+    assert "docs/script.md" in CliRunner().invoke(main, ["--help"]).output
