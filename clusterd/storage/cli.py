@@ -66,7 +66,7 @@ def load(file: Path, shard: str, time_column: str, data_dir: Path) -> None:
         click.echo(f"error: {error.message}\nhint: {error.hint}", err=True)
         sys.exit(error.exit_code)
     except Refusal as refusal:
-        click.echo(f"error: {refusal}", err=True)
+        click.echo(f"error: {refusal.code}: {refusal.message}", err=True)
         if refusal.hint:
             click.echo(f"hint: {refusal.hint}", err=True)
         sys.exit(exit_codes.DATA_FORMAT if refusal.code == "format-mismatch" else _FAILED)
