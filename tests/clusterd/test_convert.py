@@ -81,7 +81,7 @@ def test_rows_go_over_and_back() -> None:
 def test_a_row_that_does_not_fit_names_its_column() -> None:
     schema = Schema((WireColumn("k", WireType.INT64), WireColumn("v", WireType.TEXT)))
     specs = convert.column_specs(schema)
-    with pytest.raises(Refusal, match=r"schema-mismatch: row \(1,\) has 1 value, 2 columns"):
+    with pytest.raises(Refusal, match=r"schema-mismatch: row \(1,\) has 1 value for 2 columns"):
         convert.columns_from_rows(specs, [(1,)])
     with pytest.raises(Refusal, match="schema-mismatch: column 'k': 'x' is not a bigint"):
         convert.columns_from_rows(specs, [(1, "a"), ("x", "b")])
