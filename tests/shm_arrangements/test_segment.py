@@ -19,17 +19,18 @@ import pytest
 
 from shm_arrangements import failpoints, segment
 from shm_arrangements.errors import FormatMismatch, InvariantViolation, RegistryFull, ShmExhausted
-from shm_arrangements.names import Locator, PageName, collection_id, collection_text, new_token, parse_page
+from shm_arrangements.instance import Instance
+from shm_arrangements.names import Locator, PageName, collection_id, collection_text, parse_page
 
 SHM = Path("/dev/shm")
 
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    made = f"clusterd.{new_token()}.b.0.1"
-    yield made
-    segment.unlink(made)
-    failpoints.disarm_all()
+    """The name of a segment of a living instance: nobody's sweep takes it."""
+    with Instance.create() as held:
+        yield f"clusterd.{held.token}.b.0.1"
+        failpoints.disarm_all()
 
 
 def _run(code: str, *arguments: str, timeout_s: float = 30) -> subprocess.CompletedProcess[str]:
