@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from shm_arrangements import layout as layouts
 from shm_arrangements.batch import Batch
-from shm_arrangements.columns import Column, ColumnType, Ints
+from shm_arrangements.columns import Column, Ints
 from shm_arrangements.contracts import Allocation, Allocator
 from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.kernels import gather
 from shm_arrangements.rows import Words, encode
 from shm_arrangements.schema import ArrangementSchema
+from shm_arrangements.types import ColumnType
 from shm_arrangements.updates import Updates
 
 _NO_BITS: Final = np.empty(0, np.uint8)
@@ -59,6 +60,13 @@ class HeapAllocation:
         shift = -memory.ctypes.data % layouts.ALIGNMENT
         self.buffer: NDArray[np.uint8] = memory[shift : shift + nbytes]
 
+    @property
+    def reserved(self) -> int:
+        return len(self.buffer)
+
+    def reserve(self, upto_bytes: int) -> None:
+        """All of it is."""
+
     def seal(self) -> NDArray[np.uint8]:
         self.buffer.flags.writeable = False
         return self.buffer
@@ -72,7 +80,7 @@ class HeapAllocator:
 
     checksums: Final = False
 
-    def allocate(self, nbytes: int) -> HeapAllocation:
+    def allocate(self, nbytes: int, *, deferred: bool = False) -> HeapAllocation:
         return HeapAllocation(nbytes)
 
 

@@ -26,7 +26,20 @@ class Allocation(Protocol):
 
     @property
     def buffer(self) -> NDArray[np.uint8]:
-        """Writable, at least as long as asked, aligned to 64 bytes; its contents are undefined."""
+        """Writable, at least as long as asked, aligned to 64 bytes; its contents are undefined.
+
+        Raises: InvariantViolation while not all of it is reserved.
+        """
+
+    @property
+    def reserved(self) -> int:
+        """How many bytes from the first on have memory behind them: all, unless allocated `deferred`."""
+
+    def reserve(self, upto_bytes: int) -> None:
+        """Put memory behind at least the first `upto_bytes` bytes, or all if that is more than there are.
+
+        Raises: ShmExhausted; the allocation is abandoned then.
+        """
 
     @property
     def locator(self) -> Any:
@@ -36,7 +49,7 @@ class Allocation(Protocol):
         """Forbid writing from here on, and give the bytes read-only. Called once."""
 
     def abandon(self) -> None:
-        """Give the bytes back unsealed."""
+        """Give the bytes back unsealed. Idempotent."""
 
 
 class Allocator(Protocol):
@@ -46,8 +59,11 @@ class Allocator(Protocol):
     def checksums(self) -> bool:
         """Whether the bytes will cross to other processes, and so carry a checksum."""
 
-    def allocate(self, nbytes: int) -> Allocation:
-        """Raises: ShmExhausted with `asked_bytes` and `free_bytes`, RegistryFull."""
+    def allocate(self, nbytes: int, *, deferred: bool = False) -> Allocation:
+        """Bytes for one batch; `deferred`: large ones are not reserved yet, who asked pays for it in pieces.
+
+        Raises: ShmExhausted with `asked_bytes` and `free_bytes`, RegistryFull.
+        """
 
 
 class TraceReader(Protocol):

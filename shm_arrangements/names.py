@@ -24,15 +24,25 @@ _HEX: Final = frozenset("0123456789abcdef")
 
 
 class Locator(NamedTuple):
-    """Where a batch is: the `seq`-th segment of writer `writer` in instance `token`."""
+    """Where a batch is: in the `seq`-th segment of writer `writer` in instance `token`, `offset` bytes in.
+
+    A batch with a segment of its own begins at 0. In an arena, which begins with a header, none does.
+    """
 
     token: str
     writer: int
     seq: int
+    offset: int = 0
+
+    @property
+    def in_arena(self) -> bool:
+        """Whether the segment is an arena, shared with other batches."""
+        return self.offset > 0
 
     @property
     def name(self) -> str:
-        return f"{PREFIX}{self.token}.b.{self.writer}.{self.seq}"
+        """Of the segment."""
+        return segment_name(self.token, self.writer, self.seq, arena=self.offset > 0)
 
 
 class PageName(NamedTuple):
@@ -62,6 +72,11 @@ def is_token(text: str) -> bool:
 def control_name(token: str) -> str:
     """The file whose lock says that the instance lives."""
     return f"{PREFIX}{token}.ctl"
+
+
+def segment_name(token: str, writer: int, seq: int, *, arena: bool) -> str:
+    """The `seq`-th segment of a writer: an arena, or one batch."""
+    return f"{PREFIX}{token}.{'a' if arena else 'b'}.{writer}.{seq}"
 
 
 def token_of(name: str) -> str | None:

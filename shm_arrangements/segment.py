@@ -20,20 +20,16 @@ from __future__ import annotations
 
 import _posixshmem  # type: ignore[import-not-found]  # what SharedMemory opens with
 import errno
-import itertools
 import mmap
 import os
 import resource
 import sys
 from multiprocessing import shared_memory
-from typing import Any, ClassVar, Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Final
 
 from shm_arrangements import failpoints
 from shm_arrangements.errors import FormatMismatch, InvariantViolation, RegistryFull, ShmExhausted
-from shm_arrangements.names import SHM_DIRECTORY, Locator
+from shm_arrangements.names import SHM_DIRECTORY
 
 FULL_AT: Final = 0.9  # of the descriptor limit: the rest is for sockets, pipes and files
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.ENOMEM, errno.EDQUOT})
@@ -221,46 +217,3 @@ def link(name: str, alias: str) -> None:
     Raises: FileNotFoundError, FileExistsError.
     """
     os.link(f"{SHM_DIRECTORY}/{name}", f"{SHM_DIRECTORY}/{alias}")
-
-
-# One counter a process, not one an allocator: a batch's number is never used twice by its writer.
-_seq = itertools.count(1)
-
-
-def next_locator(token: str, writer: int) -> Locator:
-    """Return the place of this process's next batch; `writer` is its number within the instance."""
-    return Locator(token, writer, next(_seq))
-
-
-class SegmentAllocation:
-    """One new segment that is to become a batch."""
-
-    __slots__ = ("_segment", "buffer", "locator")
-
-    def __init__(self, locator: Locator, nbytes: int) -> None:
-        self.locator = locator
-        self._segment = create(locator.name, nbytes)
-        self.buffer: NDArray[np.uint8] = np.frombuffer(self._segment.buf, np.uint8)
-
-    def seal(self) -> NDArray[np.uint8]:
-        return np.frombuffer(self._segment.seal().buf, np.uint8)
-
-    def abandon(self) -> None:
-        unlink(self.locator.name)
-        self._segment.close()
-
-
-class SegmentAllocator:
-    """One new segment of instance `token` for each batch; the place of a batch is its `Locator`."""
-
-    __slots__ = ("token", "writer")
-    checksums: ClassVar[bool] = True
-
-    def __init__(self, token: str, writer: int) -> None:
-        """`writer`: the number of this process within the instance, below 2**32."""
-        self.token = token
-        self.writer = writer
-
-    def allocate(self, nbytes: int) -> SegmentAllocation:
-        """Raises: ShmExhausted, RegistryFull."""
-        return SegmentAllocation(next_locator(self.token, self.writer), nbytes)

@@ -18,10 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from shm_arrangements import segment
+from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.batch import Batch
 from shm_arrangements.builder import build_batch
-from shm_arrangements.columns import ColumnSpec, ColumnType
 from shm_arrangements.contracts import TraceReader
 from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation
@@ -31,8 +30,8 @@ from shm_arrangements.page_layout import CAPACITY, BatchEntry, PageStatus
 from shm_arrangements.publication import PublicationPage
 from shm_arrangements.reclaim import Reclaimer
 from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.segment import SegmentAllocator
 from shm_arrangements.spine import Spine
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 
 # Errors in data are a collection of their own: text "code: message", no key (architecture, Errors).
@@ -183,7 +182,7 @@ class TraceWriter:
     def discard(self, batch: Batch) -> None:
         """Give up a prepared batch."""
         if batch.locator is not None:
-            segment.unlink(batch.locator.name)
+            self._allocator.free(batch.locator)
 
     def commit(self, batch: Batch) -> None:
         """Append a prepared batch, merge with fuel, and publish. No effect if it covers no time.

@@ -14,8 +14,8 @@ from clusterd.runtime.evaluate import Readable
 from clusterd.runtime.peeks import Key
 from controller_proto.dataflow import Export
 from controller_proto.ids import id_to_u64
+from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.frontier import Frontier
-from shm_arrangements.segment import SegmentAllocator
 from shm_arrangements.writer import IndexWriter
 
 __all__ = ["OwnedIndexes"]

@@ -24,11 +24,12 @@ from clusterd.render.plan import plan_dataflow
 from controller_proto.dataflow import DataflowBody, DataflowHeader, Export, IndexImport, SourceImport
 from controller_proto.ids import id_to_u64
 from controller_proto.schema import Schema
-from shm_arrangements.columns import Column, ColumnSpec
+from shm_arrangements.arena import SegmentAllocator
+from shm_arrangements.columns import Column
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.instance import Instance
 from shm_arrangements.read import scan_at
-from shm_arrangements.segment import SegmentAllocator
+from shm_arrangements.types import ColumnSpec
 from shm_arrangements.updates import Updates
 from shm_arrangements.writer import IndexWriter
 from tests.clusterd import naive

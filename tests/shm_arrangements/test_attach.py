@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from shm_arrangements import instance, names
+from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.attach import attach
-from shm_arrangements.columns import ColumnSpec, ColumnType
 from shm_arrangements.errors import (
     DataError,
     NoSuchInstance,
@@ -33,7 +33,7 @@ from shm_arrangements.frontier import MAX_TIME, Frontier
 from shm_arrangements.instance import Instance
 from shm_arrangements.names import collection_id
 from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.segment import SegmentAllocator
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 from shm_arrangements.writer import IndexWriter
 
@@ -434,11 +434,11 @@ def test_bug01_attachers_may_end_in_any_way(held: Instance) -> None:
 WRITER = """
     import sys, time
     from shm_arrangements import failpoints
-    from shm_arrangements.columns import ColumnSpec, ColumnType
+    from shm_arrangements.types import ColumnSpec, ColumnType
     from shm_arrangements.frontier import Frontier
     from shm_arrangements.instance import Instance
     from shm_arrangements.schema import ArrangementSchema
-    from shm_arrangements.segment import SegmentAllocator
+    from shm_arrangements.arena import SegmentAllocator
     from shm_arrangements.updates import Updates
     from shm_arrangements.writer import IndexWriter
 

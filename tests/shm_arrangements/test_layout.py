@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from shm_arrangements import layout
 from shm_arrangements.batch import Batch
 from shm_arrangements.builder import HeapAllocation, HeapAllocator, build_batch
-from shm_arrangements.columns import ColumnSpec, ColumnType
 from shm_arrangements.description import Description
 from shm_arrangements.errors import FormatMismatch, InvariantViolation
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.testing import strategies
 from shm_arrangements.testing.model import Model, normal_row
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 
 SCHEMA = ArrangementSchema(
@@ -44,7 +44,7 @@ class Checksummed:
     def __init__(self) -> None:
         self.allocations: list[HeapAllocation] = []
 
-    def allocate(self, nbytes: int) -> HeapAllocation:
+    def allocate(self, nbytes: int, *, deferred: bool = False) -> HeapAllocation:
         self.allocations.append(HeapAllocation(nbytes))
         self.allocations[-1].buffer[:] = 0xAB  # contents are undefined: nothing may depend on zeros
         return self.allocations[-1]

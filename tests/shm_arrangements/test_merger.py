@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shm_arrangements.batch import Batch
 from shm_arrangements.builder import HeapAllocation, HeapAllocator, build_batch
-from shm_arrangements.columns import Column, ColumnSpec, ColumnType
+from shm_arrangements.columns import Column
 from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation, ShmExhausted
 from shm_arrangements.frontier import Frontier
@@ -18,6 +18,7 @@ from shm_arrangements.merger import Merger
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.testing import strategies
 from shm_arrangements.testing.model import Model, normal_row
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 
 TWO = strategies.histories(max_steps=2, max_updates=30).filter(lambda h: len(h.steps) == 2)
@@ -35,7 +36,7 @@ class Scarce:
         self.failures = failures
         self.lent = 0
 
-    def allocate(self, nbytes: int) -> Scarce._Lent:
+    def allocate(self, nbytes: int, *, deferred: bool = False) -> Scarce._Lent:
         if self.failures:
             self.failures -= 1
             raise ShmExhausted("no room", asked_bytes=nbytes, free_bytes=0)

@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shm_arrangements import failpoints, segment
-from shm_arrangements.columns import ColumnSpec, ColumnType
+from shm_arrangements.arena import next_locator
 from shm_arrangements.instance import Instance
 from shm_arrangements.names import Locator, PageName
 from shm_arrangements.publication import PageReader, PublicationPage
 from shm_arrangements.reclaim import GRACE_GENERATIONS, GRACE_S, Reclaimer, Superseded, plan_reclaim
 from shm_arrangements.schema import ArrangementSchema
+from shm_arrangements.types import ColumnSpec, ColumnType
 
 SCHEMA = ArrangementSchema((ColumnSpec("k", ColumnType.INT64, False),), (0,))
 
@@ -59,7 +60,7 @@ def test_a_plan_keeps_both_conditions_and_forgets_nothing(
 
 
 def _made(held: Instance, n: int) -> list[Locator]:
-    places = [segment.next_locator(held.token, 0) for _ in range(n)]
+    places = [next_locator(held.token, 0) for _ in range(n)]
     for place in places:
         segment.create(place.name, 10).close()
     return places

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from shm_arrangements import failpoints, segment
+from shm_arrangements.arena import next_locator
 from shm_arrangements.errors import FormatMismatch, InvariantViolation, RegistryFull, ShmExhausted
 from shm_arrangements.instance import Instance
 from shm_arrangements.names import Locator, PageName, collection_id, collection_text, parse_page
@@ -253,7 +254,7 @@ def test_a_linked_segment_goes_with_the_last_of_its_names(name: str) -> None:
 
 
 def test_a_batch_number_is_never_used_twice() -> None:
-    places = [segment.next_locator("0" * 12, writer) for writer in (0, 1, 0)]
+    places = [next_locator("0" * 12, writer) for writer in (0, 1, 0)]
     assert len({place.seq for place in places}) == 3
     assert places[0].name == f"clusterd.000000000000.b.0.{places[0].seq}"
     assert isinstance(places[0], Locator)

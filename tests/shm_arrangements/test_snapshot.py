@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from shm_arrangements import instance, segment
+from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.batch import Batch
 from shm_arrangements.builder import build_batch
-from shm_arrangements.columns import ColumnSpec, ColumnType
 from shm_arrangements.description import Description
 from shm_arrangements.errors import (
     FormatMismatch,
@@ -32,8 +32,8 @@ from shm_arrangements.names import PageName
 from shm_arrangements.page_layout import BatchEntry
 from shm_arrangements.publication import PublicationPage
 from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.segment import SegmentAllocator
 from shm_arrangements.snapshot import PublishedTrace, require_readable, snapshot_together
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 
 SCHEMA = ArrangementSchema(

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from shm_arrangements import failpoints
+from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.batch import Batch
-from shm_arrangements.columns import ColumnSpec, ColumnType
 from shm_arrangements.errors import InvariantViolation, PublicationClosed, ShmExhausted
 from shm_arrangements.frontier import MAX_TIME, Frontier
 from shm_arrangements.instance import Instance
@@ -19,8 +19,8 @@ from shm_arrangements.names import PageName
 from shm_arrangements.page_layout import CAPACITY, PageStatus
 from shm_arrangements.publication import PageReader
 from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.segment import SegmentAllocator
 from shm_arrangements.snapshot import PublishedTrace
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 from shm_arrangements.writer import IndexWriter, TraceWriter
 

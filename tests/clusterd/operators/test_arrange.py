@@ -12,15 +12,16 @@ import pytest
 from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, Round
 from clusterd.operators.arrange import Arranger
 from clusterd.operators.export_index import ExportIndex
+from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.builder import HeapAllocator, build_batch
-from shm_arrangements.columns import Column, ColumnSpec, ColumnType
+from shm_arrangements.columns import Column
 from shm_arrangements.description import Description
 from shm_arrangements.errors import MultiplicityOverflow
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.instance import Instance
 from shm_arrangements.read import scan_at
 from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.segment import SegmentAllocator
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 from shm_arrangements.writer import IndexWriter
 

@@ -14,13 +14,13 @@ from clusterd.operators.import_snapshot import ImportSnapshot
 from clusterd.operators.import_source import ImportSource
 from clusterd.storage.store import Store
 from controller_proto.schema import Column, ColumnType, Schema
-from shm_arrangements.columns import ColumnSpec
-from shm_arrangements.columns import ColumnType as C
+from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.instance import Instance
 from shm_arrangements.read import scan_at
 from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.segment import SegmentAllocator
+from shm_arrangements.types import ColumnSpec
+from shm_arrangements.types import ColumnType as C
 from shm_arrangements.updates import Updates
 from shm_arrangements.writer import IndexWriter
 

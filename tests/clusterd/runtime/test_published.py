@@ -9,11 +9,11 @@ import pytest
 from clusterd.runtime.evaluate import Readable
 from clusterd.runtime.published import PublishedIndexes
 from shm_arrangements import read
-from shm_arrangements.columns import ColumnSpec, ColumnType
+from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.instance import Instance
 from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.segment import SegmentAllocator
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 from shm_arrangements.writer import IndexWriter
 
