@@ -22,6 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 i64 = types.int64
 u64 = types.uint64
+u32 = types.uint32
 void = types.void
 
 
@@ -35,8 +36,8 @@ def write(dtype: Any, ndim: int = 1) -> Any:
     return types.Array(dtype, ndim, "C")
 
 
-U8, I64, U64, BOOL, F64 = (read(t) for t in (types.uint8, i64, u64, types.boolean, types.float64))
-OUT_U8, OUT_I64, OUT_U64, OUT_BOOL = (write(t) for t in (types.uint8, i64, u64, types.boolean))
+U8, U32, I64, U64, BOOL, F64 = (read(t) for t in (types.uint8, u32, i64, u64, types.boolean, types.float64))
+OUT_U8, OUT_U32, OUT_I64, OUT_U64, OUT_BOOL = (write(t) for t in (types.uint8, u32, i64, u64, types.boolean))
 U64_2D, OUT_U64_2D = read(u64, 2), write(u64, 2)
 
 # Kernels allocate nothing (a copy between slices would), so they need no reference counts: else each call
