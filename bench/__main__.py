@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import sys
 from pathlib import Path
+from typing import Any
 
 from bench.harness import say
 
@@ -18,7 +20,10 @@ def main() -> int:
         "names", nargs="*", metavar="NAME", help=f"which to run: {', '.join(NAMES)} (default: all)"
     )
     parser.add_argument("--smoke", action="store_true", help="small sizes, nothing kept: do they still run?")
+    parser.add_argument("--rows", type=int, help="another size than that of the bars; nothing kept")
+    parser.add_argument("--only", metavar="PART", help="the cases whose name has PART in it")
     options = parser.parse_args()
+    given: dict[str, Any] = {k: v for k in ("rows", "only") if (v := getattr(options, k)) is not None}
     unknown = [name for name in options.names if name not in NAMES]
     if unknown:
         parser.error(f"no benchmark named {unknown[0]!r}; there are: {', '.join(NAMES)}")
@@ -26,7 +31,10 @@ def main() -> int:
     for name in options.names or NAMES:
         module = importlib.import_module(f"bench.bench_{name}")
         say(f"bench-{name}: {(module.__doc__ or '').splitlines()[0]}")
-        missed += [f"{name}: {case}" for case in module.run(smoke=options.smoke)]
+        unfit = given.keys() - inspect.signature(module.run).parameters.keys()
+        if unfit:
+            parser.error(f"{name} takes no --{min(unfit)}")
+        missed += [f"{name}: {case}" for case in module.run(smoke=options.smoke, **given)]
     if missed and not options.smoke:
         say("bars missed: " + "; ".join(missed))
         return 1

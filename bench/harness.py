@@ -59,11 +59,13 @@ def facts() -> dict[str, Any]:
 
 @dataclasses.dataclass
 class Recorder:
-    """Writes the result lines of one benchmark. `smoke` lines are printed and not kept."""
+    """Writes the result lines of one benchmark. `smoke` lines, and those not to `keep`, are only printed."""
 
     bench: str
     smoke: bool = False
+    keep: bool = True
     failed: list[str] = dataclasses.field(default_factory=list)
+    lines: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._facts = facts()
@@ -87,20 +89,40 @@ class Recorder:
         }
         if bar is not None:
             line["bar"] = bar
+            line["at_most"] = at_most
             line["ok"] = bool(value <= bar) if at_most else bool(value >= bar)
             if not line["ok"]:
                 self.failed.append(case)
         line.update(more)
         if self.smoke:
             line["smoke"] = True
+        self.lines.append(line)
         print(json.dumps(line), flush=True)
-        if not self.smoke:
+        if self.keep and not self.smoke:
             RESULTS.mkdir(exist_ok=True)
             with (RESULTS / f"{self.bench}.jsonl").open("a") as file:
                 file.write(json.dumps({**line, **self._facts}) + "\n")
 
 
-def percentiles(latencies_s: Sequence[float] | np.ndarray) -> dict[str, float]:
+def table(lines: Sequence[dict[str, Any]]) -> str:
+    """What was recorded, for people: measured, its spread over the runs, the bar and whether it is met."""
+    rows = [("case", "measured", "least .. greatest", "bar", "met")]
+    for line in lines:
+        spread = f"{line['least']:g} .. {line['greatest']:g}" if "least" in line else ""
+        bar = f"{'<=' if line['at_most'] else '>='} {line['bar']:g}" if "bar" in line else ""
+        met = ("yes" if line["ok"] else "NO") if "bar" in line else ""
+        rows.append((line["case"], f"{line['value']:,.6g} {line['unit']}", spread, bar, met))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    told = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in told)
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """How many runs, and their least and greatest value."""
+    return {"runs": len(values), "least": round(min(values), 4), "greatest": round(max(values), 4)}
+
+
+def percentiles(latencies_s: Sequence[float] | np.ndarray) -> dict[str, Any]:
     """p50, p99, p99.9 and the greatest, in microseconds, and how many there were."""
     values = np.asarray(latencies_s, dtype=np.float64) * 1e6
     p50, p99, p999 = np.percentile(values, [50, 99, 99.9])

@@ -1,0 +1,42 @@
+"""How fast and how lean is an arrangement: loaded, changed, read, left alone?
+
+One process, no daemon. Records are (u64 key, u64 value), diff 1, keys random. Rates are told beside S(N), the
+rows/s of numpy's stable argsort on N random u64 measured right before (bench/arrangements/common.py). Each
+case checks its answer against numpy first.
+"""
+
+from __future__ import annotations
+
+from bench.arrangements import loads, reads, updates
+from bench.arrangements.common import FULL_ROWS, Bench, Sizes
+from bench.harness import Recorder, say, table
+from shm_arrangements.kernels.warm import warm
+
+SMOKE_ROWS = 20_000
+RUNS = 3
+
+CASES = {
+    "fill": loads.fill,
+    "arrange": loads.arrange,
+    "text": loads.text,
+    "batches": updates.batches_onto,
+    "ticks": updates.ticks,
+    "idle": updates.idle,
+    "lookups": reads.lookups,
+    "scans": reads.scans,
+    "churn": updates.churn,
+}
+
+
+def run(*, smoke: bool = False, rows: int | None = None, only: str = "") -> list[str]:
+    """The cases with `only` in their name, at `rows` records; returns what missed its bar."""
+    full = rows is None and not smoke
+    recorder = Recorder("arrangements", smoke=smoke, keep=full)
+    bench = Bench(recorder, Sizes(rows or (SMOKE_ROWS if smoke else FULL_ROWS), 1 if smoke else RUNS))
+    warm()
+    for name, case in CASES.items():
+        if only in name:
+            say(f"{name}: {(case.__doc__ or '').strip()}")
+            case(bench)
+    say(table(recorder.lines))
+    return recorder.failed
