@@ -1,7 +1,8 @@
 """What every process of the daemon is started with, and the first and last things it does.
 
 `run_child` is the target of every spawned process: name, death signal, signals, priority, then the entry,
-imported only here so that no process loads more than it needs. Whatever ends the entry is told to the
+imported only here so that no process loads more than it needs. (The reaper is to outlive its parent, and is
+started by shm_arrangements/reaper.py.) Whatever ends the entry is told to the
 supervisor as a `Died` note on the control pipe, before the exit: one log line can then name the exception.
 
 Death with the parent (R1) has a gap: the parent may end before the signal is asked for. So the parent's pid
@@ -33,7 +34,6 @@ __all__ = [
     "ComputeRuntimeRole",
     "Died",
     "MuxSpec",
-    "ReaperSpec",
     "WorkerLink",
     "WorkerSpec",
     "die_with_parent",
@@ -103,16 +103,6 @@ class MuxSpec:
     config: Config
 
 
-@dataclass(frozen=True, slots=True)
-class ReaperSpec:
-    """What the reaper gets: `pipe` reaches EOF when the supervisor is gone. It alone outlives its parent."""
-
-    pipe: Any
-    control: Any
-    instance: str
-    parent_pid: int
-
-
 class Died(msgspec.Struct, frozen=True, tag="died"):
     """A child's last word on its control pipe."""
 
@@ -163,8 +153,7 @@ def _run_entry(entry: str, spec: Any) -> int:
 def run_child(title: str, entry: str, spec: Any) -> None:
     """Target of every spawned process. entry: `module:function`, given `spec`; may return an exit code."""
     setproctitle.setproctitle(f"clusterd: {title}")
-    if not isinstance(spec, ReaperSpec):  # which is to outlive it
-        die_with_parent(spec.parent_pid)
+    die_with_parent(spec.parent_pid)
     # The supervisor alone decides: a terminal's ^C and a service manager's TERM reach the whole group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -36,7 +36,6 @@ from clusterd.process import (
     ComputeRuntimeRole,
     Died,
     MuxSpec,
-    ReaperSpec,
     WorkerLink,
     WorkerSpec,
     exit_code_of,
@@ -45,7 +44,8 @@ from clusterd.process import (
 from clusterd.storage.data_dir import open_data_dir
 from controller_proto.errors import Refusal
 from shm_arrangements.errors import ShmExhausted
-from shm_arrangements.instance import Instance, reaper_main, sweep
+from shm_arrangements.instance import Instance, sweep
+from shm_arrangements.reaper import Reaper
 
 __all__ = ["ServeOptions", "Supervisor", "serve"]
 
@@ -54,7 +54,6 @@ _ROOT_CAUSE_S = 0.02  # deaths this close together are one event; the first caus
 _START_AGAIN = "start it again: it hydrates from its shards"
 _WORKER_ENTRY = "clusterd.runtime.loop:run_worker"
 _MUX_ENTRY = "clusterd.endpoint:run_mux"
-_REAPER_ENTRY = "clusterd.supervisor:run_reaper"
 
 _decode_died = msgspec.msgpack.Decoder(Died).decode
 
@@ -71,7 +70,7 @@ class ServeOptions:
 
 
 class _Child:
-    """A process, and what is known of it."""
+    """A process, and what is known of it. The reaper is a `Reaper`, and has no control pipe."""
 
     def __init__(self, name: str, process: Any, control: Any) -> None:
         self.name = name
@@ -82,6 +81,8 @@ class _Child:
 
     def read_control(self) -> bool:
         """Take what it said; False once nothing more can come."""
+        if self.control is None:
+            return False
         try:
             while self.control.poll():
                 said = self.control.recv_bytes()
@@ -121,7 +122,6 @@ class Supervisor:
         self._listening: ListeningSocket | None = None
         self._instance: Instance | None = None
         self._reaper: _Child | None = None
-        self._reaper_pipe: Any = None
         self._announced_ready = False
         self._stop_at: float | None = None
 
@@ -183,26 +183,25 @@ class Supervisor:
         self._listening.close()
 
     def _start_reaper(self, token: str) -> None:
-        reader, self._reaper_pipe = self._context.Pipe(duplex=False)
-        mine, control = self._context.Pipe()
-        spec = ReaperSpec(reader, control, token, os.getpid())
-        self._reaper = self._spawn("reaper", _REAPER_ENTRY, spec, mine)
-        reader.close()
+        self._reaper = _Child("reaper", Reaper.start(token), None)
+        self._attend(self._reaper)
 
-    def _spawn(self, name: str, entry: str, spec: Any, control: Any) -> _Child:
+    def _spawn(self, name: str, entry: str, spec: Any, control: Any) -> None:
         """Start a child; from the main thread, which its death signal follows. Closes `spec.control` here."""
         process = self._context.Process(target=run_child, args=(name, entry, spec), name=name, daemon=True)
         process.start()
         spec.control.close()
         child = _Child(name, process, control)
-        self._children.append(child)
-        self._living[process.sentinel] = child
+        self._attend(child)
         self._controls[control.fileno()] = child
-        self._epoll.register(process.sentinel, select.EPOLLIN)
         self._epoll.register(control.fileno(), select.EPOLLIN)
-        if name != "reaper":
-            os.write(self._reaper_pipe.fileno(), b"%d\n" % process.pid)
-        return child
+        assert self._reaper is not None
+        self._reaper.process.watch(process.pid)
+
+    def _attend(self, child: _Child) -> None:
+        self._children.append(child)
+        self._living[child.process.sentinel] = child
+        self._epoll.register(child.process.sentinel, select.EPOLLIN)
 
     def _announce_ready(self) -> None:
         self._announced_ready = True
@@ -336,14 +335,14 @@ class Supervisor:
             self._listening.close()
         if self._instance is not None:
             self._instance.release()
-        if self._reaper_pipe is not None:
-            self._reaper_pipe.close()  # it finds nothing left to do, and leaves
         if self._reaper is not None:
+            self._reaper.process.dismiss()  # it finds nothing left to do, and leaves
             self._reaper.process.join(self._config.kill_deadline_s)
             self._kill([self._reaper] if self._reaper.process.is_alive() else [])
         signal.set_wakeup_fd(-1)
         for child in self._children:
-            child.control.close()
+            if child.control is not None:
+                child.control.close()
             child.process.close()
         self._epoll.close()
         os.close(self._wake_in)
@@ -378,11 +377,6 @@ def _version() -> str:
         return version("clusterd")
     except PackageNotFoundError:
         return "unknown"
-
-
-def run_reaper(spec: ReaperSpec) -> None:
-    """Entry of the reaper process."""
-    reaper_main(spec.pipe.fileno(), spec.instance)
 
 
 def serve(options: ServeOptions) -> int:

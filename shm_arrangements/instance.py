@@ -4,13 +4,17 @@ An instance lives as long as somebody holds the `flock` of its control file (R2)
 with its holder, however that ends, so there is no pid to compare and no clock to trust; what the file says
 about its owner is for people.
 
+A program opens its instance (`Instance.open`), writes under its token, and releases it; the reaper stands by
+for the case that it is killed first. A process that is forked has no part in it: the copies of lock and pipe
+that it was born with are closed, so that the instance neither outlives its owner nor is released by a child.
+
 Why a sweep removes no live name: the control file is made and locked before any other name of the instance,
 and goes last. Who finds the lock free takes it, and then looks whether the file still has its name; the
 creator does the same, so one of the two sees the other. A name whose token has no control file is dead, for
 the look at the control file comes after the listing that found the name.
 
 Does not: import numpy or numba (the reaper lives through the whole run and must be small), know what is in
-a segment, or decide when to sweep.
+a segment, or decide when to sweep but in `open`.
 """
 
 from __future__ import annotations
@@ -18,19 +22,19 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import select
-import signal
 import struct
 import time
-from collections.abc import Iterable, Sequence
+import weakref
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from shm_arrangements.errors import InvariantViolation, ShmExhausted
 from shm_arrangements.names import PREFIX, SHM_DIRECTORY, control_name, is_token, new_token, token_of
 
+if TYPE_CHECKING:
+    from shm_arrangements.reaper import Reaper
+
 CONTROL_VERSION: Final = 1
-REAPER_PATIENCE_S: Final = 1.0  # what workers may take to follow the supervisor (R1: all is over within 2 s)
 
 _CONTROL: Final = struct.Struct("<8sII12s4xQ")  # magic, version, pid, token, created at (s since 1970)
 _MAGIC: Final = b"CLUSTRLD"
@@ -55,11 +59,31 @@ class Instance:
     that are spawned are not, for it is closed on exec.
     """
 
-    __slots__ = ("_fd", "token")
+    __slots__ = ("__weakref__", "_fd", "_reaper", "token")
 
     def __init__(self, token: str, fd: int) -> None:
         self.token = token
         self._fd = fd
+        self._reaper: Reaper | None = None
+        _held.add(self)
+
+    @classmethod
+    def open(cls) -> Instance:
+        """Begin an instance as a program does: sweep what the dead left, `create`, start the reaper.
+
+        Cost: about 2 ms here, of which the reaper is one; its own start goes on beside the caller's work.
+        Raises: ShmExhausted; OSError if no process can be started.
+        """
+        from shm_arrangements.reaper import Reaper  # which imports this module: its process needs the sweep
+
+        sweep()
+        held = cls.create()
+        try:
+            held._reaper = Reaper.start(held.token)
+        except BaseException:
+            held.release()
+            raise
+        return held
 
     @classmethod
     def create(cls) -> Instance:
@@ -94,18 +118,28 @@ class Instance:
             raise InvariantViolation("instance released", token=self.token)
         return self._fd
 
+    def watch(self, pid: int) -> None:
+        """Tell the reaper of a process that writes to this instance too: it must have ended before names go.
+
+        No effect without a reaper.
+        """
+        if self._reaper is not None:
+            self._reaper.watch(pid)
+
     def release(self) -> None:
         """Unlink every name of the instance and give up the lock. Idempotent."""
         if self._fd >= 0:
             unlink_all(self.token)
-            os.close(self._fd)
-            self._fd = -1
+        self.abandon()
 
     def abandon(self) -> None:
-        """Give up the lock and leave the names, as a kill would: for tests of sweep and reaper."""
+        """Give up the lock and leave the names, as a kill would: to the reaper, or else to the next sweep."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+        if self._reaper is not None:
+            self._reaper.close()
+            self._reaper = None
 
     def __enter__(self) -> Instance:
         return self
@@ -115,6 +149,26 @@ class Instance:
 
     def __repr__(self) -> str:
         return f"Instance({self.token}, {'live' if self._fd >= 0 else 'released'})"
+
+    def _disown(self) -> None:
+        """In a forked child: let go of the parent's lock and reaper without a word."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if self._reaper is not None:
+            self._reaper.disown()
+            self._reaper = None
+
+
+_held: weakref.WeakSet[Instance] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for held in tuple(_held):
+        held._disown()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class LivenessProbe:
@@ -196,7 +250,7 @@ def sweep() -> tuple[str, ...]:
             continue
         try:
             # A lock on a file that has lost its name guards nothing: another sweep was faster.
-            if _take(fd) and os.fstat(fd).st_nlink > 0:
+            if take_lock(fd) and os.fstat(fd).st_nlink > 0:
                 unlink_all(token)
                 swept.append(token)
         finally:
@@ -211,6 +265,25 @@ def names_of(token: str) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: (name == control, name)))
 
 
+def take_lock(fd: int) -> bool:
+    """Take a file's lock, unless somebody holds it: whether that worked.
+
+    Who only asks (`LivenessProbe`) holds it shared for a moment, and is not taken for a holder.
+    """
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            os.sched_yield()
+            continue
+        return True
+
+
 def unlink_all(token: str) -> int:
     """Remove every name of the instance, the control file last. Returns how many were there.
 
@@ -219,53 +292,6 @@ def unlink_all(token: str) -> int:
     if not is_token(token):
         raise InvariantViolation("not a token", token=token)
     return sum(_unlink(name) for name in names_of(token))
-
-
-def reaper_main(pipe_fd: int, token: str, worker_pids: Iterable[int] = ()) -> None:
-    """Body of the reaper process: remove what a killed supervisor leaves behind; returns when that is done.
-
-    pipe_fd: read end of a pipe whose only write end is the supervisor's. Pids of workers started later are
-        announced on it, decimal, a line each; end of file means that the supervisor is gone. Left open.
-    Workers get `REAPER_PATIENCE_S` to follow, then SIGKILL; then every name of the instance goes.
-    """
-    with contextlib.suppress(PermissionError):
-        os.setsid()  # a signal to the daemon's group must not take the reaper along
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(name, signal.SIG_IGN)
-    pidfds: list[int] = []
-    _watch(worker_pids, pidfds)
-    rest = b""
-    while data := os.read(pipe_fd, 4096):
-        *lines, rest = (rest + data).split(b"\n")
-        _watch([int(line) for line in lines if line.strip()], pidfds)
-    living = _wait(pidfds, REAPER_PATIENCE_S)
-    for pidfd in living:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    _wait(living, REAPER_PATIENCE_S)
-    unlink_all(token)
-
-
-def _watch(pids: Iterable[int], pidfds: list[int]) -> None:
-    """Open a pidfd for each pid: from then on its number may be used again without harm."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            pidfds.append(os.pidfd_open(pid))
-
-
-def _wait(pidfds: Sequence[int], patience_s: float) -> list[int]:
-    """Wait until all have ended or patience is over; return, and keep open, those that have not."""
-    poller = select.poll()
-    living = set(pidfds)
-    for pidfd in pidfds:
-        poller.register(pidfd, select.POLLIN)
-    deadline = time.monotonic() + patience_s
-    while living and (left := deadline - time.monotonic()) > 0:
-        for pidfd, _ in poller.poll(left * 1000):
-            poller.unregister(pidfd)
-            living.discard(pidfd)
-            os.close(pidfd)
-    return sorted(living)
 
 
 def _control_path(token: str) -> str:
@@ -289,22 +315,6 @@ def _is_held(fd: int) -> bool:
         return True
     fcntl.flock(fd, fcntl.LOCK_UN)
     return False
-
-
-def _take(fd: int) -> bool:
-    """Take the lock exclusively, unless someone holds it so. Probes hold it shared for moments: try again."""
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            fcntl.flock(fd, fcntl.LOCK_UN)
-            os.sched_yield()
-            continue
-        return True
 
 
 def _owner_pid(token: str) -> int:

@@ -230,7 +230,7 @@ def test_a_child_that_is_handed_the_lock_keeps_the_instance_alive() -> None:
 
 REAPER = """
     import os, sys
-    from shm_arrangements.instance import reaper_main
+    from shm_arrangements.reaper import reaper_main
     assert "numpy" not in sys.modules and "numba" not in sys.modules and "multiprocessing" not in sys.modules
     print("up", os.getpid(), flush=True)
     reaper_main(int(sys.argv[1]), sys.argv[2], [int(pid) for pid in sys.argv[3:]])
@@ -292,6 +292,109 @@ def test_the_reaper_waits_for_the_workers_and_kills_those_that_stay() -> None:
     assert stays.wait(DEADLINE_S) == -signal.SIGKILL
     assert _end(process)[1] == ""
     assert not _names(dead.token)
+
+
+# Opens an instance as a program does and makes a name; then does what the first argument says.
+PROGRAM = """
+    import os, sys
+    from shm_arrangements import segment
+    from shm_arrangements.instance import Instance
+    held = Instance.open()
+    segment.create(f"clusterd.{held.token}.b.0.1", 10_000).close()
+    print(held.token, flush=True)
+    sys.stdin.readline()
+    exec(sys.argv[1])
+    """
+
+
+def _await_gone(token: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while _names(token):
+        assert time.monotonic() < deadline, _names(token)
+        os.sched_yield()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [
+        ("held.release()", 0),
+        ("pass", 0),
+        ("raise SystemExit(3)", 3),
+        ("os._exit(4)", 4),
+        ("os.kill(os.getpid(), 9)", -signal.SIGKILL),
+        ("os.killpg(os.getpgid(0), 9)", -signal.SIGKILL),
+    ],
+)
+def test_a_program_may_end_in_any_way_and_its_reaper_leaves_nothing(ending: str, status: int) -> None:
+    process = _start(PROGRAM, ending, start_new_session=True)
+    token = _line(process)
+    assert len(_names(token)) == 2
+    out, err = process.communicate("\n", timeout=DEADLINE_S)  # the reaper keeps no pipe of it open
+    assert (process.returncode, out, err) == (status, "", "")
+    _await_gone(token)
+
+
+def test_opening_sweeps_the_dead_and_releasing_ends_the_reaper() -> None:
+    dead = Instance.create()
+    dead.abandon()
+    with Instance.open() as held:
+        assert not _names(dead.token)
+        assert instance.is_alive(held.token)
+        assert held._reaper is not None
+        reaper = held._reaper.pid
+    assert not _names(held.token)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(reaper, os.WNOHANG)  # its end was waited for
+    held.watch(os.getpid())
+
+
+@pytest.mark.slow
+def test_the_reaper_of_a_program_kills_the_writers_it_was_told_of() -> None:
+    process = _start(PROGRAM, "os.kill(os.getpid(), 9)")
+    token = _line(process)
+    stays = subprocess.Popen(["/bin/sleep", "600"])
+    try:
+        code = "held.watch(int(sys.argv[2])); os.kill(os.getpid(), 9)"
+        other = _start(PROGRAM, code, str(stays.pid))
+        second = _line(other)
+        other.communicate("\n", timeout=DEADLINE_S)
+        _await_gone(second)
+        assert stays.wait(DEADLINE_S) == -signal.SIGKILL
+    finally:
+        stays.kill()
+        stays.wait(DEADLINE_S)
+        process.communicate("\n", timeout=DEADLINE_S)
+    _await_gone(token)
+
+
+def test_a_forked_child_neither_keeps_the_instance_alive_nor_releases_it() -> None:
+    with Instance.open() as held:
+        segment.create(f"clusterd.{held.token}.b.0.1", 10).close()
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            held.release()  # has no part in it: nothing happens
+            os.read(read, 1)
+            os._exit(0)
+        try:
+            assert len(_names(held.token)) == 2
+            held.abandon()
+            assert not instance.is_alive(held.token)
+            assert not _names(held.token)  # the reaper saw the end of the pipe although the child lives
+        finally:
+            os.write(write, b".")
+            os.waitpid(child, 0)
+            os.close(read)
+            os.close(write)
+
+
+def test_a_program_without_room_for_a_process_leaves_no_instance(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(os.listdir(SHM))
+    monkeypatch.setattr(sys, "executable", "/nonexistent")
+    with pytest.raises(FileNotFoundError):
+        Instance.open()
+    assert set(os.listdir(SHM)) <= before
 
 
 def test_unlink_all_refuses_what_is_no_token() -> None:
