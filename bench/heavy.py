@@ -17,8 +17,9 @@ from clusterd.client import Client, Index
 from clusterd.launcher import Replica
 from controller_proto.expr import ColumnRef
 from controller_proto.plan import Aggregate, Join, Plan, Reduce
-from shm_arrangements.columns import Column, ColumnType
+from shm_arrangements.columns import Column
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.types import ColumnType
 from shm_arrangements.updates import Updates
 
 ROWS = 200_000

@@ -20,8 +20,9 @@ from controller_proto.errors import Refusal
 from controller_proto.schema import Column as WireColumn
 from controller_proto.schema import ColumnType as WireType
 from controller_proto.schema import Row, Scalar, Schema, counted
-from shm_arrangements.columns import Column, ColumnSpec, ColumnType
+from shm_arrangements.columns import Column
 from shm_arrangements.schema import ArrangementSchema
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 
 __all__ = [

@@ -13,7 +13,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from shm_arrangements.columns import Column, ColumnSpec, ColumnType, Ints
+from shm_arrangements.columns import Column, Ints
+from shm_arrangements.types import ColumnSpec, ColumnType
 
 TYPES: Final[dict[ColumnType, Any]] = {
     ColumnType.BOOL: pa.bool_(),

@@ -1,193 +1,304 @@
-"""Column: a typed vector of values with NULLs, in Arrow's layout, as numpy arrays.
+"""Column: a typed vector of values with NULLs, in Arrow's layout, as numpy arrays, plain or encoded.
 
-One canonical form: -0.0 is 0.0, every NaN is the one NaN, and a NULL position holds zero bytes or an empty
-text. So two columns with the same values have the same bytes, and equality, order and hash can be taken
-from bytes. `from_pylist` makes the form; whoever builds a Column from arrays owes it (`canonical` makes
-it).
+One canonical form of values: -0.0 is 0.0, every NaN is the one NaN, and a NULL position holds zero bytes or
+an empty text. So two columns with the same values order, compare and hash alike. `from_pylist` makes the
+form; whoever builds a Column from arrays owes it (`canonical` makes it).
+
+A column is stored in one of three encodings: PLAIN; CONSTANT, one value that stands for all; DICTIONARY, for
+texts, an index a row into a column of distinct ones. Kernels read all three in place (kernels/cells.py).
+The attributes `values`, `offsets` and `children` decode an encoded column and keep the result with it; what
+is hot asks for `encoding` first.
 
 A Column is a view: slicing copies nothing, and nobody writes to an array he did not make.
 
-Does not: compare, hash or sort (rows.py); convert numerics to text (the layer above).
+Does not: compare, hash or sort (kernels/cells.py, rows.py), or know Python's values (values.py).
 """
 
 from __future__ import annotations
 
 import enum
-import itertools
-import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shm_arrangements.kernels import gather
+from shm_arrangements.kernels import cells, gather
+from shm_arrangements.types import (
+    DTYPES,
+    VARIABLE,
+    WIDE,
+    AnyType,
+    ColumnType,
+    ListType,
+    RecordType,
+    child_specs,
+)
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_I64_RANGE: Final = (-(1 << 63), (1 << 63) - 1)
-_I128_RANGE: Final = (-(1 << 127), (1 << 127) - 1)
-_MASK64: Final = (1 << 64) - 1
+
+class Encoding(enum.IntEnum):
+    """How a column is stored; the codes are those of the byte format."""
+
+    PLAIN = 0
+    CONSTANT = 1
+    DICTIONARY = 2
 
 
-class ColumnType(enum.IntEnum):
-    """The type codes of the byte format. Codes are never reused; more may follow."""
-
-    BOOL = 1
-    INT64 = 2
-    FLOAT64 = 3
-    TEXT = 4
-    TIMESTAMP = 5
-    NUMERIC = 6
-
-
-DTYPES: Final[dict[ColumnType, np.dtype[Any]]] = {
-    ColumnType.BOOL: np.dtype(np.bool_),
-    ColumnType.INT64: np.dtype(np.int64),
-    ColumnType.FLOAT64: np.dtype(np.float64),
-    ColumnType.TEXT: np.dtype(np.uint8),
-    ColumnType.TIMESTAMP: np.dtype(np.int64),
-    ColumnType.NUMERIC: np.dtype(np.uint64),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnSpec:
-    """Name, type, and whether NULL may occur."""
-
-    name: str
-    type: ColumnType
-    nullable: bool
-
-
-def canonical_floats(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A copy with -0.0 as 0.0 and every NaN as the one NaN."""
-    out: NDArray[np.float64] = values + 0.0  # -0.0 + 0.0 is 0.0
+def canonical_floats(values: NDArray[Any]) -> NDArray[Any]:
+    """A copy of floats with -0.0 as 0.0 and every NaN as the one NaN."""
+    out: NDArray[Any] = values + values.dtype.type(0.0)  # -0.0 + 0.0 is 0.0
     out[np.isnan(out)] = np.nan
     return out
 
 
-def _rows(type_: ColumnType, n: int) -> tuple[int, ...]:
-    return (n, 2) if type_ is ColumnType.NUMERIC else (n,)
+_NO_VALUES: Final = np.empty(0, np.uint8)
+_KINDS: Final = {
+    ColumnType.BOOL: cells.KIND_U8,
+    ColumnType.INT16: cells.KIND_I16,
+    ColumnType.INT32: cells.KIND_I32,
+    ColumnType.DATE: cells.KIND_I32,
+    ColumnType.INT64: cells.KIND_I64,
+    ColumnType.TIMESTAMP: cells.KIND_I64,
+    ColumnType.TIMESTAMPTZ: cells.KIND_I64,
+    ColumnType.TIME: cells.KIND_I64,
+    ColumnType.UINT16: cells.KIND_U16,
+    ColumnType.UINT32: cells.KIND_U32,
+    ColumnType.UINT64: cells.KIND_U64,
+    ColumnType.FLOAT32: cells.KIND_F32,
+    ColumnType.FLOAT64: cells.KIND_F64,
+    ColumnType.NUMERIC: cells.KIND_I128,
+    ColumnType.UUID: cells.KIND_UUID,
+    ColumnType.INTERVAL: cells.KIND_INTERVAL,
+    ColumnType.TEXT: cells.KIND_BYTES,
+    ColumnType.BYTEA: cells.KIND_BYTES,
+    ColumnType.JSONB: cells.KIND_BYTES,
+}
+_INDEX_MODES: Final = {1: cells.INDEX_U8, 2: cells.INDEX_U16, 4: cells.INDEX_U32}
 
 
 class Column:
     """n values of one type; all arrays in C order.
 
-    values: (n,) bool, int64, float64, int64 microseconds; NUMERIC (n, 2) uint64 [low, high] of a two's
-        complement 128-bit integer; TEXT the uint8 bytes that `offsets` points into.
-    offsets: TEXT only, (n + 1,) int64, not necessarily from 0. validity: (n,) bool, or None if all are
-        valid. Mapped columns keep it as bits and unpack on access: read it once into a local.
+    values: (n,) of the type's dtype; WIDE types (n, 2) uint64 ([low, high] of a two's complement 128-bit
+        integer; months and days, nanoseconds; the 16 bytes); VARIABLE types the uint8 bytes that `offsets`
+        points into; nothing for lists and records.
+    offsets: VARIABLE types and lists, (n + 1,) int64, not necessarily from 0. children: a list's elements,
+        a record's fields. validity: (n,) bool, or None if all are valid. Mapped columns keep it as bits and
+        unpack on access: read it once into a local.
     """
 
-    __slots__ = ("_bit_offset", "_bits", "_validity", "offsets", "type", "values")
+    __slots__ = (
+        "_bit_offset", "_bits", "_children", "_decoded", "_length", "_offsets", "_validity", "_values",
+        "encoding", "indices", "stored", "type",
+    )  # fmt: skip
 
     def __init__(
         self,
-        type_: ColumnType,
+        type_: AnyType,
         values: NDArray[Any],
         offsets: Ints | None = None,
         validity: Bools | None = None,
+        *,
+        children: tuple[Column, ...] = (),
+        length: int | None = None,
     ) -> None:
+        """length: of a record without fields; else it is that of the arrays."""
         self.type = type_
-        self.values = values
-        self.offsets = offsets
+        self.encoding = Encoding.PLAIN
+        self.stored: Column | None = None  # the one value, or the dictionary
+        self.indices: NDArray[Any] | None = None
+        self._values = values
+        self._offsets = offsets
+        self._children = children
         self._validity = validity
         self._bits: NDArray[np.uint8] | None = None
         self._bit_offset = 0
+        self._decoded: Column | None = None
+        if offsets is not None:
+            self._length = len(offsets) - 1
+        elif type(type_) is RecordType:
+            self._length = len(children[0]) if length is None else length
+        else:
+            self._length = len(values)
 
     @classmethod
     def with_bits(
-        cls, type_: ColumnType, values: NDArray[Any], offsets: Ints | None, bits: NDArray[np.uint8] | None
+        cls,
+        type_: AnyType,
+        values: NDArray[Any],
+        offsets: Ints | None,
+        bits: NDArray[np.uint8] | None,
+        *,
+        children: tuple[Column, ...] = (),
+        length: int | None = None,
     ) -> Column:
         """A column whose validity is a bitmap, least significant bit first; None if all are valid."""
-        column = cls(type_, values, offsets)
+        column = cls(type_, values, offsets, children=children, length=length)
         column._bits = bits
         return column
 
     @classmethod
-    def empty(cls, type_: ColumnType) -> Column:
+    def repeated(cls, one: Column, n: int) -> Column:
+        """A CONSTANT column: the value of a column of length 1, n times. No copy."""
+        column = cls._encoded(one.type, Encoding.CONSTANT, n)
+        column.stored = one.plain()
+        return column
+
+    @classmethod
+    def of_dictionary(
+        cls,
+        dictionary: Column,
+        indices: NDArray[Any],
+        validity: Bools | None = None,
+        bits: NDArray[np.uint8] | None = None,
+    ) -> Column:
+        """A DICTIONARY column: row i is entry indices[i] (uint8, uint16, uint32) of a VARIABLE column.
+
+        A NULL row's entry is the empty one. No copy.
+        """
+        column = cls._encoded(dictionary.type, Encoding.DICTIONARY, len(indices))
+        column.stored, column.indices = dictionary, indices
+        column._validity, column._bits = validity, bits
+        return column
+
+    @classmethod
+    def _encoded(cls, type_: AnyType, encoding: Encoding, n: int) -> Column:
+        column = cls(type_, _NO_VALUES, length=0)
+        column.encoding, column._length = encoding, n
+        return column
+
+    @classmethod
+    def empty(cls, type_: AnyType) -> Column:
         return cls.nulls(type_, 0)
 
     @classmethod
-    def nulls(cls, type_: ColumnType, n: int) -> Column:
+    def nulls(cls, type_: AnyType, n: int) -> Column:
         """n NULLs (for n = 0, no validity)."""
-        text = type_ is ColumnType.TEXT
-        return cls(
-            type_,
-            np.zeros(0 if text else _rows(type_, n), DTYPES[type_]),
-            np.zeros(n + 1, np.int64) if text else None,
-            np.zeros(n, np.bool_) if n else None,
-        )
+        validity = np.zeros(n, np.bool_) if n else None
+        if type(type_) is ListType:
+            children = (cls.empty(type_.element.type),)
+            return cls(type_, _NO_VALUES, np.zeros(n + 1, np.int64), validity, children=children)
+        if type(type_) is RecordType:
+            children = tuple(
+                cls.nulls(field.type, n) if field.nullable else cls.zeros(field.type, n)
+                for field in child_specs(type_)
+            )
+            return cls(type_, _NO_VALUES, None, validity, children=children, length=n)
+        column = cls.zeros(type_, n)
+        column._validity = validity
+        return column
 
     @classmethod
-    def constant(cls, type_: ColumnType, value: object, n: int) -> Column:
+    def zeros(cls, type_: AnyType, n: int) -> Column:
+        """n times the type's zero: 0, false, the empty text or list, a record of zeros."""
+        if type(type_) is RecordType:
+            children = tuple(cls.zeros(field.type, n) for field in type_.fields)
+            return cls(type_, _NO_VALUES, children=children, length=n)
+        if type(type_) is ListType:
+            children = (cls.empty(type_.element.type),)
+            return cls(type_, _NO_VALUES, np.zeros(n + 1, np.int64), children=children)
+        assert isinstance(type_, ColumnType)
+        if type_ in VARIABLE:
+            return cls(type_, _NO_VALUES, np.zeros(n + 1, np.int64))
+        return cls(type_, np.zeros((n, 2) if type_ in WIDE else n, DTYPES[type_]))
+
+    @classmethod
+    def constant(cls, type_: AnyType, value: object, n: int) -> Column:
         """`value` n times; None is NULL. Raises: ValueError as `from_pylist`."""
         if value is None:
-            return cls.nulls(type_, n)
-        return cls.from_pylist(type_, [value]).take(np.zeros(n, np.int64))
+            return cls.repeated(cls.nulls(type_, 1), n)
+        return cls.repeated(cls.from_pylist(type_, [value]), n)
 
     @classmethod
-    def from_pylist(cls, type_: ColumnType, values: Sequence[object]) -> Column:
-        """Values of Python: bool, int, float (or int), str, int microseconds, int for NUMERIC; None is NULL.
+    def from_pylist(cls, type_: AnyType, values: Sequence[object]) -> Column:
+        """Values of Python, as values.py lists them by type; None is NULL.
 
         Raises: ValueError naming the value that does not fit the type.
         """
-        n = len(values)
-        known = np.fromiter((v is not None for v in values), np.bool_, n)
-        validity = None if known.all() else known
-        if type_ is ColumnType.TEXT:
-            texts = [b"" if v is None else _text_bytes(v) for v in values]
-            offsets = np.zeros(n + 1, np.int64)
-            np.cumsum(np.fromiter(map(len, texts), np.int64, n), out=offsets[1:])
-            return cls(type_, np.frombuffer(b"".join(texts), np.uint8), offsets, validity)
-        if type_ is ColumnType.NUMERIC:
-            wide = np.zeros((n, 2), np.uint64)
-            for i, value in enumerate(values):
-                number = 0 if value is None else _integer(value, _I128_RANGE, type_)
-                wide[i, 0] = number & _MASK64
-                wide[i, 1] = (number >> 64) & _MASK64
-            return cls(type_, wide, None, validity)
-        if type_ is ColumnType.BOOL:
-            flags = [False if v is None else _boolean(v) for v in values]
-            return cls(type_, np.array(flags, np.bool_), None, validity)
-        if type_ is ColumnType.FLOAT64:
-            numbers = np.array([0.0 if v is None else _floating(v) for v in values], np.float64)
-            return cls(type_, canonical_floats(numbers), None, validity)
-        integers = [0 if v is None else _integer(v, _I64_RANGE, type_) for v in values]
-        return cls(type_, np.array(integers, np.int64), None, validity)
+        from shm_arrangements import values as python_values
+
+        return python_values.column_of(type_, values)
+
+    def to_pylist(self) -> list[Any]:
+        """Inverse of `from_pylist`."""
+        from shm_arrangements import values as python_values
+
+        return python_values.list_of(self)
 
     @classmethod
-    def concat(cls, type_: ColumnType, columns: Sequence[Column]) -> Column:
+    def concat(cls, type_: AnyType, columns: Sequence[Column]) -> Column:
         """All of `columns`, one after the other; copies unless there is just one."""
         if len(columns) == 1:
             return columns[0]
         if not columns:
             return cls.empty(type_)
+        columns = [column.plain() for column in columns]
+        n = sum(map(len, columns))
         valid = [c.validity for c in columns]
         validity = None
         if any(v is not None for v in valid):
             pairs = zip(columns, valid, strict=True)
             validity = np.concatenate([np.ones(len(c), np.bool_) if v is None else v for c, v in pairs])
-        if type_ is not ColumnType.TEXT:
-            return cls(type_, np.concatenate([c.values for c in columns]), None, validity)
-        offsets = np.zeros(sum(map(len, columns)) + 1, np.int64)
-        data, at, total = [], 0, 0
+        if type(type_) is RecordType:
+            fields = enumerate(type_.fields)
+            children = tuple(cls.concat(f.type, [c._children[i] for c in columns]) for i, f in fields)
+            return cls(type_, _NO_VALUES, None, validity, children=children, length=n)
+        if columns[0]._offsets is None:
+            return cls(type_, np.concatenate([c._values for c in columns]), None, validity)
+        offsets = np.zeros(n + 1, np.int64)
+        spans, at, total = [], 0, 0
         for column in columns:
-            assert column.offsets is not None
-            n, first, last = len(column), int(column.offsets[0]), int(column.offsets[-1])
-            np.add(column.offsets[1:], total - first, out=offsets[at + 1 : at + n + 1])
-            data.append(column.values[first:last])
-            at, total = at + n, total + last - first
+            mine = column._offsets
+            assert mine is not None
+            size, first, last = len(column), int(mine[0]), int(mine[-1])
+            np.add(mine[1:], total - first, out=offsets[at + 1 : at + size + 1])
+            spans.append((first, last))
+            at, total = at + size, total + last - first
+        if type(type_) is ListType:
+            parts = [c._children[0].slice(lo, hi) for c, (lo, hi) in zip(columns, spans, strict=True)]
+            child = cls.concat(type_.element.type, parts)
+            return cls(type_, _NO_VALUES, offsets, validity, children=(child,))
+        data = [c._values[lo:hi] for c, (lo, hi) in zip(columns, spans, strict=True)]
         return cls(type_, np.concatenate(data), offsets, validity)
 
     def __len__(self) -> int:
-        return len(self.values) if self.offsets is None else len(self.offsets) - 1
+        return self._length
+
+    def plain(self) -> Column:
+        """The same values PLAIN: this column if it is, else decoded once and kept with it."""
+        if self.encoding is Encoding.PLAIN:
+            return self
+        if self._decoded is None:
+            assert self.stored is not None
+            if self.encoding is Encoding.CONSTANT:
+                self._decoded = self.stored.take(np.zeros(self._length, np.int64))
+            else:
+                assert self.indices is not None
+                decoded = self.stored.take(self.indices.astype(np.int64))
+                decoded._validity, decoded._bits = self._validity, self._bits
+                decoded._bit_offset = self._bit_offset
+                self._decoded = decoded
+        return self._decoded
+
+    @property
+    def values(self) -> NDArray[Any]:
+        return self._values if self.encoding is Encoding.PLAIN else self.plain()._values
+
+    @property
+    def offsets(self) -> Ints | None:
+        return self._offsets if self.encoding is Encoding.PLAIN else self.plain()._offsets
+
+    @property
+    def children(self) -> tuple[Column, ...]:
+        return self._children if self.encoding is Encoding.PLAIN else self.plain()._children
 
     @property
     def validity(self) -> Bools | None:
+        if self.encoding is Encoding.CONSTANT:
+            return self.plain().validity
         if self._bits is None:
             return self._validity
         end = self._bit_offset + len(self)
@@ -198,38 +309,59 @@ class Column:
     @property
     def has_validity(self) -> bool:
         """Whether NULLs may be among the values, without unpacking anything."""
+        if self.encoding is Encoding.CONSTANT:
+            return self.stored is not None and self.stored.has_validity
         return self._bits is not None or self._validity is not None
 
     def bits(self) -> tuple[NDArray[np.uint8], int] | None:
         """Validity as a bitmap and the bit it begins at; None if all are valid."""
         if self._bits is not None:
             return self._bits, self._bit_offset
-        if self._validity is None:
-            return None
-        return np.packbits(self._validity, bitorder="little"), 0
+        validity = self.validity
+        return None if validity is None else (np.packbits(validity, bitorder="little"), 0)
 
     @property
     def null_count(self) -> int:
+        if self.encoding is Encoding.CONSTANT:
+            assert self.stored is not None
+            return self.stored.null_count * len(self)
         validity = self.validity
         return 0 if validity is None else len(self) - int(np.count_nonzero(validity))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the values this column shows."""
-        if self.offsets is None:
-            size = self.values.nbytes
+        """Bytes of memory that what this column shows takes, as it is encoded."""
+        if self.encoding is not Encoding.PLAIN:
+            assert self.stored is not None
+            size = self.stored.nbytes + (0 if self.indices is None else self.indices.nbytes)
+        elif self._offsets is not None:
+            lo, hi = int(self._offsets[0]), int(self._offsets[-1])
+            size = self._offsets.nbytes
+            size += self._children[0].slice(lo, hi).nbytes if self._children else hi - lo
         else:
-            size = self.offsets.nbytes + int(self.offsets[-1] - self.offsets[0])
+            size = self._values.nbytes + sum(child.nbytes for child in self._children)
         if self._bits is not None:
             return size + (len(self) + 7) // 8
         return size + (0 if self._validity is None else self._validity.nbytes)
 
     def slice(self, lo: int, hi: int) -> Column:
         """Values lo..hi (within bounds), sharing memory."""
-        if self.offsets is None:
-            part = Column(self.type, self.values[lo:hi])
+        if self.encoding is Encoding.CONSTANT:
+            assert self.stored is not None
+            return Column.repeated(self.stored, hi - lo)
+        if self.encoding is Encoding.DICTIONARY:
+            assert self.stored is not None
+            assert self.indices is not None
+            part = Column.of_dictionary(self.stored, self.indices[lo:hi])
+        elif self._offsets is not None:
+            part = Column(self.type, self._values, self._offsets[lo : hi + 1], children=self._children)
+        elif self._children:
+            children = tuple(child.slice(lo, hi) for child in self._children)
+            part = Column(self.type, self._values, children=children, length=hi - lo)
+        elif type(self.type) is RecordType:
+            part = Column(self.type, self._values, length=hi - lo)
         else:
-            part = Column(self.type, self.values, self.offsets[lo : hi + 1])
+            part = Column(self.type, self._values[lo:hi])
         if self._bits is not None:
             part._bits, part._bit_offset = self._bits, self._bit_offset + lo
         elif self._validity is not None:
@@ -237,7 +369,10 @@ class Column:
         return part
 
     def take(self, rows: Ints) -> Column:
-        """The values at `rows` (m,) int64, copied."""
+        """The values at `rows` (m,) int64, copied; an encoded column stays as it is encoded."""
+        if self.encoding is Encoding.CONSTANT:
+            assert self.stored is not None
+            return Column.repeated(self.stored, len(rows))
         rows = np.ascontiguousarray(rows)
         validity = None
         if self._bits is not None:
@@ -248,11 +383,24 @@ class Column:
             validity = self._validity.take(rows)
             if validity.all():
                 validity = None
-        if self.offsets is None:
-            return Column(self.type, self.values.take(rows, axis=0), None, validity)
+        if self.encoding is Encoding.DICTIONARY:
+            assert self.stored is not None
+            assert self.indices is not None
+            return Column.of_dictionary(self.stored, self.indices.take(rows), validity)
+        if type(self.type) is RecordType:
+            children = tuple(child.take(rows) for child in self._children)
+            return Column(self.type, self._values, None, validity, children=children, length=len(rows))
+        if self._offsets is None:
+            return Column(self.type, self._values.take(rows, axis=0), None, validity)
         offsets = np.empty(len(rows) + 1, np.int64)
-        data = np.empty(gather.text_offsets(self.offsets, rows, offsets), np.uint8)
-        gather.gather_text(self.values, self.offsets, rows, offsets, data)
+        total = gather.text_offsets(self._offsets, rows, offsets)
+        if self._children:
+            elements = np.empty(total, np.int64)
+            gather.list_elements(self._offsets, rows, offsets, elements)
+            children = (self._children[0].take(elements),)
+            return Column(self.type, self._values, offsets, validity, children=children)
+        data = np.empty(total, np.uint8)
+        gather.gather_text(self._values, self._offsets, rows, offsets, data)
         return Column(self.type, data, offsets, validity)
 
     def filter(self, mask: Bools) -> Column:
@@ -260,80 +408,94 @@ class Column:
         return self.take(np.flatnonzero(mask))
 
     def canonical(self) -> Column:
-        """The same values in the canonical form; self if it already is."""
+        """The same values in the canonical form; self if it already is. JSON texts stand as they are."""
+        if self.encoding is Encoding.CONSTANT:
+            assert self.stored is not None
+            return Column.repeated(self.stored.canonical(), len(self))
+        if self.encoding is Encoding.DICTIONARY:
+            return self.plain().canonical()
         validity = self.validity
         if validity is not None and validity.all():
-            return Column(self.type, self.values, self.offsets).canonical()
-        if self.offsets is not None:
-            if validity is None or not np.diff(self.offsets)[~validity].any():
-                return self
+            plain = (self._values, self._offsets, None)
+            return Column(self.type, *plain, children=self._children, length=len(self)).canonical()
+        if type(self.type) is RecordType:
+            children = tuple(child.canonical() for child in self._children)
+            return Column(self.type, self._values, None, validity, children=children, length=len(self))
+        if self._offsets is not None:
+            column = self
+            if self._children:
+                children = (self._children[0].canonical(),)
+                column = Column(self.type, self._values, self._offsets, validity, children=children)
+            if validity is None or not np.diff(self._offsets)[~validity].any():
+                return column
             rows = np.flatnonzero(validity)
-            kept = Column(self.type, self.values, self.offsets).take(rows)
-            assert kept.offsets is not None
+            kept = Column(self.type, self._values, self._offsets, children=column._children).take(rows)
+            assert kept._offsets is not None
             sizes = np.zeros(len(self) + 1, np.int64)
-            sizes[rows + 1] = np.diff(kept.offsets)
-            return Column(self.type, kept.values, np.cumsum(sizes), validity)
-        values = canonical_floats(self.values) if self.type is ColumnType.FLOAT64 else self.values
+            sizes[rows + 1] = np.diff(kept._offsets)
+            return Column(self.type, kept._values, np.cumsum(sizes), validity, children=kept._children)
+        values = self._values
+        if self.type in (ColumnType.FLOAT64, ColumnType.FLOAT32):
+            values = canonical_floats(values)
         if validity is not None:
             values = values.copy()
             values[~validity] = 0
         return Column(self.type, values, None, validity)
 
-    def to_pylist(self) -> list[Any]:
-        """Inverse of `from_pylist`."""
-        if self.type is ColumnType.TEXT:
-            assert self.offsets is not None
-            base, end = int(self.offsets[0]), int(self.offsets[-1])
-            data = self.values[base:end].tobytes()
-            ends = (self.offsets - base).tolist()
-            out: list[Any] = [data[a:b].decode() for a, b in itertools.pairwise(ends)]
-        elif self.type is ColumnType.NUMERIC:
-            high = self.values[:, 1].astype(np.int64).tolist()
-            out = [(h << 64) | w for h, w in zip(high, self.values[:, 0].tolist(), strict=True)]
-        else:
-            out = self.values.tolist()
-        validity = self.validity
-        if validity is not None:
-            for i in np.flatnonzero(~validity).tolist():
-                out[i] = None
-        return out
-
     def __repr__(self) -> str:
         return f"Column({self.type.name}, n={len(self)})"
 
 
-def _misfit(type_: ColumnType, value: object) -> ValueError:
-    return ValueError(f"not a {type_.name.lower()}: {value!r}")
+class Table:
+    """Columns as kernels see them: `cells` (rows, 8) int64 holds addresses; this keeps the arrays alive."""
+
+    __slots__ = ("_kept", "cells")
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        """columns: of equal length, in any encoding; the table's first rows are theirs, in order."""
+        rows: list[list[int]] = [[0] * cells.FIELDS for _ in columns]
+        kept: list[Any] = []
+        for at, column in enumerate(columns):
+            _describe(column, at, rows, kept)
+        self.cells = np.array(rows, np.int64).reshape(len(rows), cells.FIELDS)
+        self._kept = kept
 
 
-def _text_bytes(value: object) -> bytes:
-    if not isinstance(value, str):
-        raise _misfit(ColumnType.TEXT, value)
-    return value.encode()  # UnicodeEncodeError is a ValueError that shows the surrogate
+def _describe(column: Column, at: int, rows: list[list[int]], kept: list[Any]) -> None:
+    """Fill row `at` for a column, and append rows for its children."""
+    row = rows[at]
+    inner = column
+    if column.encoding is not Encoding.PLAIN:
+        assert column.stored is not None
+        inner = column.stored
+        row[cells.MODE] = cells.CONSTANT
+        if column.indices is not None:
+            row[cells.MODE] = _INDEX_MODES[column.indices.itemsize]
+            row[cells.INDICES] = _address(column.indices, kept)
+    shown = inner if column.encoding is Encoding.CONSTANT else column
+    if shown._bits is not None:
+        row[cells.VALIDITY], row[cells.BIT] = _address(shown._bits, kept), shown._bit_offset
+    elif shown._validity is not None:
+        row[cells.VALIDITY], row[cells.BIT] = _address(shown._validity, kept), cells.BYTES
+    row[cells.VALUES] = _address(inner._values, kept)
+    if inner._offsets is not None:
+        row[cells.OFFSETS] = _address(inner._offsets, kept)
+    if isinstance(inner.type, ColumnType):
+        row[cells.KIND] = _KINDS[inner.type]
+        return
+    is_list = isinstance(inner.type, ListType)
+    row[cells.KIND] = cells.KIND_LIST if is_list else cells.KIND_RECORD
+    if not is_list:
+        row[cells.OFFSETS] = len(inner._children)
+    row[cells.CHILD] = first = len(rows)
+    rows.extend([0] * cells.FIELDS for _ in inner._children)
+    for i, child in enumerate(inner._children):
+        _describe(child, first + i, rows, kept)
 
 
-def _boolean(value: object) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise _misfit(ColumnType.BOOL, value)
-    return bool(value)
-
-
-def _floating(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (float, int, np.floating, np.integer)):
-        raise _misfit(ColumnType.FLOAT64, value)
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError(f"beyond float64: {value!r}") from None
-
-
-def _integer(value: object, bounds: tuple[int, int], type_: ColumnType) -> int:
-    if isinstance(value, (bool, np.bool_)):
-        raise _misfit(type_, value)
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise _misfit(type_, value) from None
-    if not bounds[0] <= number <= bounds[1]:
-        raise ValueError(f"beyond {type_.name.lower()}: {number}")
-    return number
+def _address(array: NDArray[Any], kept: list[Any]) -> int:
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+    kept.append(array)
+    address: int = array.__array_interface__["data"][0]
+    return address

@@ -1,9 +1,14 @@
 """Failpoints: named stops that a test can arm, at the places where a fault must do no harm.
 
-    segment.create            before the space of a segment is reserved
+    segment.create            a segment has its name, and no space yet
+    segment.reserve           before more space of a segment is reserved
+    arena.create              before an arena is made
+    arena.append              a batch has its place in an arena, and is not written yet
+    arena.evacuate            survivors of an arena are copied, and not published yet
+    arena.unlink              before the name of a wholly dead arena is removed
     publication.before-flip   the stale slot is filled, the generation not yet stored
     spine.merge               inside a call that merges
-    batch.unlink              before the name of a superseded batch is removed
+    batch.unlink              before the place of a superseded batch is given back
 
 `error` fails as a machine without space does, so that the code under test takes its real path. `pause`
 stops the process as SIGSTOP does: who waits for it can see state T, and SIGCONT goes on.
@@ -18,7 +23,10 @@ import os
 import signal
 from typing import Final
 
-NAMES: Final = {"segment.create", "publication.before-flip", "spine.merge", "batch.unlink"}
+NAMES: Final = {
+    "segment.create", "segment.reserve", "arena.create", "arena.append", "arena.evacuate", "arena.unlink",
+    "publication.before-flip", "spine.merge", "batch.unlink",
+}  # fmt: skip
 ACTIONS: Final = ("off", "error", "exit", "pause")
 EXIT_STATUS: Final = 86
 

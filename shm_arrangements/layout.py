@@ -21,11 +21,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm_arrangements.columns import DTYPES, Column, ColumnType
+from shm_arrangements.columns import Column
 from shm_arrangements.description import Description
 from shm_arrangements.errors import FormatMismatch
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.kernels import hashing
+from shm_arrangements.types import DTYPES, ColumnType
 
 MAGIC: Final = b"SHMARRB\x01"
 VERSION: Final = 1

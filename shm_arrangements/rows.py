@@ -20,10 +20,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm_arrangements.columns import DTYPES, Column, ColumnSpec, ColumnType, Ints
+from shm_arrangements.columns import Column, Ints
 from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow
 from shm_arrangements.kernels import gather, hashing, merge
 from shm_arrangements.kernels import rows as kernels
+from shm_arrangements.types import DTYPES, ColumnSpec, ColumnType
 
 Words = NDArray[np.uint64]
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from shm_arrangements.columns import ColumnSpec
 from shm_arrangements.rows import RowSpec
+from shm_arrangements.types import ColumnSpec
 
 
 @dataclass(frozen=True)

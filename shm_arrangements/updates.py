@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from shm_arrangements.columns import Bools, Column, ColumnType, Ints
+from shm_arrangements.columns import Bools, Column, Ints
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.rows import RowSpec, Words, encode
+from shm_arrangements.types import ColumnType
 
 
 class Updates:

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from shm_arrangements import read
 from shm_arrangements.batch import Batch
-from shm_arrangements.columns import DTYPES, Column, ColumnSpec, ColumnType, Ints, canonical_floats
+from shm_arrangements.columns import Column, Ints, canonical_floats
 from shm_arrangements.errors import DataError
 from shm_arrangements.schema import ArrangementSchema
+from shm_arrangements.types import DTYPES, ColumnSpec, ColumnType
 
 
 class Result:

@@ -30,9 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm_arrangements.batch import Batch
-from shm_arrangements.columns import ColumnSpec, ColumnType
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.schema import ArrangementSchema
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 from shm_arrangements.writer import ERRS_SCHEMA
 

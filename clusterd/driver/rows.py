@@ -19,7 +19,8 @@ from controller_proto.literals import parse_row
 from controller_proto.schema import Schema
 from controller_proto.script import split_line
 from controller_proto.tokens import tokenize
-from shm_arrangements.columns import Column, ColumnSpec, ColumnType
+from shm_arrangements.columns import Column
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 
 __all__ = ["synthetic", "updates_from_lines"]

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, OperatorStatistics, Round
-from shm_arrangements.columns import ColumnSpec
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.types import ColumnSpec
 from shm_arrangements.updates import Updates
 
 __all__ = ["ImportSource", "ShardReader"]

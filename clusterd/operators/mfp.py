@@ -24,7 +24,8 @@ from clusterd.render.expr import CompiledExpr, compile_expr, conjunction
 from clusterd.render.functions import Codes, Evaluated, error_texts
 from controller_proto.errors import Refusal
 from controller_proto.expr import ColumnRef, Expr
-from shm_arrangements.columns import Column, ColumnSpec
+from shm_arrangements.columns import Column
+from shm_arrangements.types import ColumnSpec
 from shm_arrangements.updates import Updates
 
 __all__ = ["MfpOperator", "Stage", "StageSpec", "apply_stages", "compile_stages"]

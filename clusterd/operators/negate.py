@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 
 from clusterd.dataflow.operator import Columns, Delta, OperatorStatistics, Round
-from shm_arrangements.columns import Column, ColumnType
+from shm_arrangements.columns import Column
+from shm_arrangements.types import ColumnType
 from shm_arrangements.updates import Updates
 
 __all__ = ["NegateOperator"]

@@ -20,8 +20,9 @@ from clusterd.operators.growable import Growable
 from clusterd.operators.kernels import ordered as kernels
 from clusterd.operators.kernels import table as table_kernels
 from clusterd.operators.row_table import Partials, RowTable
-from shm_arrangements.columns import Column, ColumnType
+from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowImage, RowSpec
+from shm_arrangements.types import ColumnType
 
 __all__ = ["MOST_COPIES", "MOST_OFFSET", "OrderedRows"]
 

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from clusterd.operators.growable import Growable
 from clusterd.operators.kernels import accumulate as kernels
-from shm_arrangements.columns import Column, ColumnSpec, ColumnType
+from shm_arrangements.columns import Column
+from shm_arrangements.types import ColumnSpec, ColumnType
 
 __all__ = ["AggregateCall", "Field", "Sums", "Values", "result_spec"]
 

@@ -23,7 +23,8 @@ from clusterd.operators.kernels import scalar
 from clusterd.render.functions import Evaluated, filled
 from controller_proto.errors import Refusal
 from controller_proto.expr import Case, ColumnRef, Expr, Literal
-from shm_arrangements.columns import Column, ColumnSpec, ColumnType
+from shm_arrangements.columns import Column
+from shm_arrangements.types import ColumnSpec, ColumnType
 
 __all__ = ["CompiledExpr", "compile_expr", "conjunction"]
 

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusterd.operators.kernels import scalar
-from shm_arrangements.columns import Column, ColumnType, canonical_floats
+from shm_arrangements.columns import Column, canonical_floats
+from shm_arrangements.types import ColumnType
 
 __all__ = [
     "COMPARISONS", "MESSAGES", "Codes", "Evaluated", "arithmetic", "case", "compare", "concat", "error_texts",

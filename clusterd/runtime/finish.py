@@ -25,8 +25,9 @@ from clusterd.operators.mfp import Stage, StageSpec
 from controller_proto.command import Finishing
 from controller_proto.errors import Refusal
 from controller_proto.plan import OrderBy
-from shm_arrangements.columns import Column, ColumnSpec
+from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowSpec, encode
+from shm_arrangements.types import ColumnSpec
 from shm_arrangements.updates import Updates
 
 __all__ = ["PLAIN", "Finisher", "PlannedFinishing", "plan_finishing", "sort_rows", "split_error"]

@@ -20,7 +20,8 @@ from clusterd.convert import to_wire_type
 from controller_proto.errors import Refusal
 from controller_proto.schema import Column as WireColumn
 from controller_proto.schema import Schema
-from shm_arrangements.columns import Column, ColumnSpec, ColumnType
+from shm_arrangements.columns import Column
+from shm_arrangements.types import ColumnSpec, ColumnType
 
 __all__ = [
     "arrow_schema",

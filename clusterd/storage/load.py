@@ -23,8 +23,9 @@ from clusterd.storage.arrow import column_from_arrow, schema_from_arrow
 from clusterd.storage.shard import Shard
 from clusterd.storage.store import Store
 from controller_proto.errors import Refusal
-from shm_arrangements.columns import Column, ColumnSpec, ColumnType
+from shm_arrangements.columns import Column
 from shm_arrangements.frontier import MAX_TIME, Frontier
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 
 __all__ = ["Loaded", "load_parquet", "updates_from_table"]

@@ -25,7 +25,7 @@ import pyarrow as pa
 from clusterd.storage.arrow import arrow_schema, column_from_arrow, column_to_arrow
 from clusterd.storage.data_dir import sync_directory
 from controller_proto.errors import Refusal
-from shm_arrangements.columns import ColumnSpec
+from shm_arrangements.types import ColumnSpec
 from shm_arrangements.updates import Updates
 
 __all__ = ["PREFIX", "PartInfo", "WrittenPart", "read_part", "sort_by_time", "write_part"]

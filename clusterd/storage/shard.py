@@ -24,8 +24,8 @@ from clusterd.storage.catalog import Catalog
 from controller_proto.errors import Refusal
 from controller_proto.schema import Schema
 from shm_arrangements import failpoints
-from shm_arrangements.columns import ColumnSpec
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.types import ColumnSpec
 from shm_arrangements.updates import Updates
 
 __all__ = ["Shard", "ShardStatistics"]

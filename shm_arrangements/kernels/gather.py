@@ -54,6 +54,15 @@ def gather_text(data: Any, offsets: Any, rows: Any, out_offsets: Any, out: Any) 
         _copy_bytes(data, start, out, at, out_offsets[i + 1] - at)
 
 
+@kernel(I64, I64, I64, OUT_I64)
+def list_elements(offsets: Any, rows: Any, out_offsets: Any, out: Any) -> None:
+    """The elements of lists `rows`, one after the other; `out_offsets` are those of `text_offsets`."""
+    for i in range(rows.shape[0]):
+        start = offsets[rows[i]] - out_offsets[i]
+        for at in range(out_offsets[i], out_offsets[i + 1]):
+            out[at] = start + at
+
+
 @kernel(I64, I64, OUT_I64)
 def span_offsets(lo: Any, hi: Any, out: Any) -> int:
     """As `text_offsets`, for texts given as spans [lo[i], hi[i])."""

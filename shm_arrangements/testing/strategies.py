@@ -15,8 +15,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from shm_arrangements.columns import ColumnSpec, ColumnType
 from shm_arrangements.schema import ArrangementSchema
+from shm_arrangements.types import ColumnSpec, ColumnType
 
 _I64 = (-(1 << 63), (1 << 63) - 1)
 _I128 = (-(1 << 127), (1 << 127) - 1)

@@ -11,7 +11,8 @@ from controller_proto.errors import Refusal
 from controller_proto.schema import Column as WireColumn
 from controller_proto.schema import ColumnType as WireType
 from controller_proto.schema import Scalar, Schema
-from shm_arrangements.columns import Column, ColumnType
+from shm_arrangements.columns import Column
+from shm_arrangements.types import ColumnType
 
 BIG = 10**37 + 7
 

@@ -16,7 +16,8 @@ from clusterd.render.functions import MESSAGES, Evaluated
 from controller_proto.errors import Refusal
 from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal
 from controller_proto.schema import ColumnType as T
-from shm_arrangements.columns import Column, ColumnSpec
+from shm_arrangements.columns import Column
+from shm_arrangements.types import ColumnSpec
 from tests.clusterd import naive
 
 VALUES: dict[T, list[Any]] = {

@@ -16,8 +16,8 @@ from clusterd.driver.driver import carry_out
 from clusterd.driver.run import Outcome, Target, launched, run_file
 from clusterd.storage.store import Store
 from controller_proto.response import PeekCanceled, PeekRows
-from shm_arrangements.columns import ColumnType
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.types import ColumnType
 from shm_arrangements.updates import Updates
 from tests.e2e.support import MODES
 

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shm_arrangements import arrow
-from shm_arrangements.columns import Column, ColumnSpec, ColumnType
+from shm_arrangements.columns import Column
+from shm_arrangements.types import ColumnSpec, ColumnType
 
 VALUES: dict[ColumnType, st.SearchStrategy[Any]] = {
     ColumnType.BOOL: st.booleans(),

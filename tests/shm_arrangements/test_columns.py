@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shm_arrangements.columns import Column, ColumnType, canonical_floats
+from shm_arrangements.columns import Column, canonical_floats
 from shm_arrangements.testing import strategies
 from shm_arrangements.testing.model import normal_row
+from shm_arrangements.types import ColumnType
 
 
 @st.composite

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, strategies
 
 from shm_arrangements import failpoints, segment
-from shm_arrangements.columns import ColumnSpec, ColumnType
 from shm_arrangements.errors import FormatMismatch, InvariantViolation, PublicationClosed
 from shm_arrangements.frontier import MAX_TIME, Frontier
 from shm_arrangements.instance import Instance
@@ -34,6 +33,7 @@ from shm_arrangements.page_layout import (
 )  # fmt: skip
 from shm_arrangements.publication import PageReader, PublicationPage
 from shm_arrangements.schema import ArrangementSchema
+from shm_arrangements.types import ColumnSpec, ColumnType
 
 DEADLINE_S = 20
 SCHEMA = ArrangementSchema(
@@ -251,7 +251,7 @@ WRITER = """
     from shm_arrangements.names import PageName
     from shm_arrangements.page_layout import BatchEntry
     from shm_arrangements.publication import PublicationPage
-    from shm_arrangements.columns import ColumnSpec, ColumnType
+    from shm_arrangements.types import ColumnSpec, ColumnType
     from shm_arrangements.schema import ArrangementSchema
 
     token, turns, action = sys.argv[1], int(sys.argv[2]), sys.argv[3]

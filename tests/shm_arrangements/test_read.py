@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from shm_arrangements import read
 from shm_arrangements.batch import Batch
 from shm_arrangements.builder import HeapAllocator, build_batch
-from shm_arrangements.columns import Column, ColumnSpec, ColumnType
+from shm_arrangements.columns import Column
 from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import MAX_TIME, Frontier
@@ -19,6 +19,7 @@ from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.testing import strategies
 from shm_arrangements.testing.model import rows_of
 from shm_arrangements.testing.suite import HeapTrace, run_history
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 
 SCHEMA = ArrangementSchema(

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shm_arrangements.columns import Column, ColumnSpec, ColumnType
+from shm_arrangements.columns import Column
 from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow
 from shm_arrangements.rows import RowImage, RowSpec, decode, encode
 from shm_arrangements.testing import strategies
 from shm_arrangements.testing.model import NAN, Row, normal_row
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 
 Specs = tuple[ColumnSpec, ...]

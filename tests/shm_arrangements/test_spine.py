@@ -11,7 +11,7 @@ from shm_arrangements import failpoints, read
 from shm_arrangements import spine as spine_module
 from shm_arrangements.batch import Batch
 from shm_arrangements.builder import HeapAllocator, build_batch
-from shm_arrangements.columns import Column, ColumnSpec, ColumnType
+from shm_arrangements.columns import Column
 from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow
 from shm_arrangements.frontier import Frontier
@@ -20,6 +20,7 @@ from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.spine import MAX_BATCHES, Spine
 from shm_arrangements.testing.model import rows_of
 from shm_arrangements.testing.suite import HeapTrace, TraceTests, TraceUnderTest
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 
 SCHEMA = ArrangementSchema(

@@ -10,9 +10,9 @@ from clusterd.dataflow.exchange import ExchangeEdge
 from clusterd.dataflow.graph import Graph
 from clusterd.dataflow.operator import Columns, Delta, OperatorStatistics, Round
 from clusterd.dataflow.scheduler import RoundDone, Scheduler
-from shm_arrangements.columns import ColumnSpec, ColumnType
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 
 COLUMNS: Columns = (ColumnSpec("x", ColumnType.INT64, False),)

@@ -6,9 +6,9 @@ import pytest
 
 from clusterd.dataflow.operator import Round
 from clusterd.dataflow.sequence import RoundSequence, plan_upper
-from shm_arrangements.columns import ColumnType
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import MAX_TIME, Frontier
+from shm_arrangements.types import ColumnType
 from shm_arrangements.updates import Updates
 
 at, EMPTY, MINIMUM = Frontier.at, Frontier.empty(), Frontier.minimum()

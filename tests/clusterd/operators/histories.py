@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, Operator, Round, types_of
-from shm_arrangements.columns import ColumnType
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.types import ColumnType
 from shm_arrangements.updates import Updates
 
 Row = tuple[Any, ...]

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from clusterd.operators.distinct import DistinctOperator
-from shm_arrangements.columns import ColumnSpec, ColumnType
+from shm_arrangements.types import ColumnSpec, ColumnType
 from tests.clusterd.operators.histories import NAN, Row, accumulate, history, random_uppers, run
 
 I64, F64, TEXT = ColumnType.INT64, ColumnType.FLOAT64, ColumnType.TEXT

@@ -19,12 +19,13 @@ from clusterd.operators.reduce import ReduceOperator
 from clusterd.operators.reduce_tactic import AggregateCall
 from shm_arrangements.batch import Batch
 from shm_arrangements.builder import HeapAllocator, build_batch
-from shm_arrangements.columns import Column, ColumnSpec, ColumnType
+from shm_arrangements.columns import Column
 from shm_arrangements.description import Description
 from shm_arrangements.frontier import MAX_TIME, Frontier
 from shm_arrangements.rows import RowImage
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.spine import Spine
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 from shm_arrangements.writer import ERRS_SCHEMA
 from tests.clusterd.operators.histories import (

@@ -14,7 +14,7 @@ from clusterd.operators.union import UnionOperator
 from controller_proto.errors import Refusal
 from controller_proto.expr import Call, ColumnRef, Literal
 from controller_proto.schema import ColumnType as T
-from shm_arrangements.columns import ColumnSpec, ColumnType
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 
 INT, TEXT = ColumnType.INT64, ColumnType.TEXT

@@ -14,9 +14,10 @@ import pytest
 from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, Round
 from clusterd.operators.reduce import ReduceOperator
 from clusterd.operators.reduce_tactic import AggregateCall
-from shm_arrangements.columns import Column, ColumnSpec, ColumnType
+from shm_arrangements.columns import Column
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.rows import RowImage
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 from tests.clusterd.operators.histories import (
     NAN,

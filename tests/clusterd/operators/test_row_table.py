@@ -10,8 +10,9 @@ import pytest
 
 from clusterd.operators.growable import Growable
 from clusterd.operators.row_table import Partials, RowTable
-from shm_arrangements.columns import Column, ColumnType
+from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowImage, RowSpec, encode
+from shm_arrangements.types import ColumnType
 
 I64, TEXT = ColumnType.INT64, ColumnType.TEXT
 SPEC = RowSpec(((TEXT, True), (I64, False)))

@@ -20,8 +20,8 @@ from controller_proto.expr import Call, ColumnRef, Literal
 from controller_proto.plan import Constant, FlatMap, Get, Join, Let, LetRec, Plan, Threshold, TopK
 from controller_proto.schema import ColumnType as T
 from controller_proto.typing_rules import plan_schema
-from shm_arrangements.columns import ColumnSpec
-from shm_arrangements.columns import ColumnType as C
+from shm_arrangements.types import ColumnSpec
+from shm_arrangements.types import ColumnType as C
 from shm_arrangements.updates import Updates
 from tests.clusterd import random_plans
 from tests.clusterd.dataflow_text import dataflow, index, schema

@@ -24,9 +24,9 @@ from controller_proto.schema import Column, ColumnType, Schema
 from shm_arrangements.batch import Batch
 from shm_arrangements.builder import HeapAllocator, build_batch
 from shm_arrangements.columns import Column as Values
-from shm_arrangements.columns import ColumnType as Kind
 from shm_arrangements.description import Description
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.types import ColumnType as Kind
 from shm_arrangements.updates import Updates
 from shm_arrangements.writer import ERRS_SCHEMA
 

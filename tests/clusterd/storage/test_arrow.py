@@ -12,7 +12,8 @@ import pytest
 from clusterd.convert import scalars_from_column
 from clusterd.storage import arrow
 from controller_proto.errors import Refusal
-from shm_arrangements.columns import Column, ColumnType
+from shm_arrangements.columns import Column
+from shm_arrangements.types import ColumnType
 
 VALUES: dict[ColumnType, list[Any]] = {
     ColumnType.BOOL: [True, None, False, True, True, False, True, True, None, True, False],
