@@ -79,6 +79,11 @@ def segment_name(token: str, writer: int, seq: int, *, arena: bool) -> str:
     return f"{PREFIX}{token}.{'a' if arena else 'b'}.{writer}.{seq}"
 
 
+def clock_name(token: str, writer: int, seq: int) -> str:
+    """The `seq`-th clock of a writer."""
+    return f"{PREFIX}{token}.c.{writer}.{seq}"
+
+
 def token_of(name: str) -> str | None:
     """Return the token in a segment's name, or None if it is none of ours.
 
