@@ -5,18 +5,21 @@ mapped and private memory, and every schema. A wrong dtype is a TypeError at the
 run in the middle of a read. Compilation waits for the first call (or `compile_all`), so importing stays
 cheap.
 
-Kernels that call each other live in one file, for numba's cache does not notice changes in another; what
-they call is plain `inner`, which has no signature of its own.
+What kernels call is plain `inner`, which has no signature of its own, is compiled into each of its callers,
+and may live in any file: the cache (cache.py) knows what a kernel was made of.
 
 Does not: make kernels callable from other kernels; only `inner` functions are.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from numba import config, njit, types
+
+from shm_arrangements.kernels.cache import KernelCache
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,7 +45,7 @@ U64_2D, OUT_U64_2D = read(u64, 2), write(u64, 2)
 
 # Kernels allocate nothing (a copy between slices would), so they need no reference counts: else each call
 # of an inner function in a loop pays two atomic operations an array argument, ten times what most of them do.
-_OPTIONS: Any = {"cache": True, "nogil": True, "_nrt": False}
+_OPTIONS: Any = {"nogil": True, "_nrt": False}
 
 _KERNELS: list[Kernel] = []
 
@@ -63,8 +66,12 @@ class Kernel:
         if getattr(config, "DISABLE_JIT", 0):
             self._call = self.__wrapped__
             return
-        dispatcher = njit(**_OPTIONS)(self.__wrapped__)
-        dispatcher.compile(self._signature)
+        dispatcher: Any = njit(**_OPTIONS)(self.__wrapped__)
+        dispatcher._cache = kept = KernelCache(self.__wrapped__)
+        try:
+            dispatcher.compile(self._signature)
+        finally:
+            kept.release()
         dispatcher.disable_compile()
         self._call = dispatcher
 
@@ -84,7 +91,7 @@ def kernel(*signature: Any) -> Callable[[Callable[..., Any]], Kernel]:
 
 
 def inner(function: F) -> F:
-    """Make a function callable from the kernels of its own file."""
+    """Make a function callable from kernels and other inner functions."""
     return cast("F", njit(**_OPTIONS)(function))
 
 
@@ -94,8 +101,12 @@ def kernels() -> tuple[Kernel, ...]:
 
 
 def compile_all() -> int:
-    """Compile every kernel declared so far. Returns how many there are."""
-    for declared in _KERNELS:
+    """Compile every kernel declared so far. Returns how many there are.
+
+    Processes that do so at once begin at different places, and find the most compiled by the others.
+    """
+    first = os.getpid() * 7 % max(len(_KERNELS), 1)
+    for declared in _KERNELS[first:] + _KERNELS[:first]:
         if not declared.is_compiled:
             declared.compile()
     return len(_KERNELS)
