@@ -14,19 +14,34 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shm_arrangements.columns import Column
+from shm_arrangements.types import AnyType, ColumnType, ListType, RecordType
 from shm_arrangements.updates import Updates
 
 Row = tuple[Any, ...]
 Update = tuple[Row, int, int]
 
+FLOATS = frozenset({ColumnType.FLOAT32, ColumnType.FLOAT64})
 NAN = "NaN"  # stands for the one NaN, which does not equal itself
 
 
 def normal_value(value: Any) -> Any:
-    """A value that equals exactly the values that are the same to us: one NaN, one zero."""
+    """A value that equals exactly the values that are the same to us: one NaN, one zero; hashable."""
     if isinstance(value, float):
         return NAN if math.isnan(value) else value + 0.0
+    if isinstance(value, list | tuple):
+        return tuple(map(normal_value, value))
     return value
+
+
+def some_value(type_: AnyType, normal: Any) -> Any:
+    """A value of the type whose normal form is `normal`."""
+    if normal is None:
+        return None
+    if isinstance(type_, ListType):
+        return [some_value(type_.element.type, item) for item in normal]
+    if isinstance(type_, RecordType):
+        return tuple(some_value(f.type, item) for f, item in zip(type_.fields, normal, strict=True))
+    return math.nan if normal == NAN and type_ in FLOATS else normal
 
 
 def normal_row(row: Sequence[Any]) -> Row:

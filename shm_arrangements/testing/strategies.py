@@ -16,35 +16,45 @@ from typing import Any
 from hypothesis import strategies as st
 
 from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.types import ColumnSpec, ColumnType
-
-_I64 = (-(1 << 63), (1 << 63) - 1)
-_I128 = (-(1 << 127), (1 << 127) - 1)
-_NAN = float("nan")
-_EIGHT = ["abcdefgh", "abcdefgh\0", "abcdefghi", "abcdefghj"]  # their first lanes are the same
-
-_EDGES: dict[ColumnType, list[Any]] = {
-    ColumnType.BOOL: [False, True],
-    ColumnType.INT64: [0, 1, -1, 255, 256, *_I64],
-    ColumnType.TIMESTAMP: [0, 1, -1, *_I64],
-    ColumnType.FLOAT64: [0.0, -0.0, 1.5, -1.5, _NAN, -_NAN, float("inf"), -float("inf"), 5e-324],
-    ColumnType.TEXT: ["", "\0", "a", "a\0", *_EIGHT, "z" * 40, "é", "\U0010ffff"],
-    ColumnType.NUMERIC: [0, 1, -1, 1 << 63, 1 << 64, -(1 << 64), (1 << 64) - 1, *_I128],
-}  # fmt: skip
+from shm_arrangements.testing.edges import EDGES, NESTED, TYPES, bounds, json_text
+from shm_arrangements.types import AnyType, ColumnSpec, ColumnType, ListType, RecordType
 
 _BETWEEN: dict[ColumnType, st.SearchStrategy[Any]] = {
     ColumnType.BOOL: st.booleans(),
-    ColumnType.INT64: st.integers(*_I64),
-    ColumnType.TIMESTAMP: st.integers(*_I64),
+    ColumnType.INT16: st.integers(*bounds(16)),
+    ColumnType.INT32: st.integers(*bounds(32)),
+    ColumnType.INT64: st.integers(*bounds(64)),
+    ColumnType.UINT16: st.integers(*bounds(16, signed=False)),
+    ColumnType.UINT32: st.integers(*bounds(32, signed=False)),
+    ColumnType.UINT64: st.integers(*bounds(64, signed=False)),
+    ColumnType.FLOAT32: st.floats(width=32),
     ColumnType.FLOAT64: st.floats(),
+    ColumnType.NUMERIC: st.integers(*bounds(128)),
     ColumnType.TEXT: st.text(st.characters(codec="utf-8"), max_size=20),
-    ColumnType.NUMERIC: st.integers(*_I128),
+    ColumnType.BYTEA: st.binary(max_size=20),
+    ColumnType.DATE: st.integers(*bounds(32)),
+    ColumnType.TIME: st.integers(0, 86_400_000_000),
+    ColumnType.TIMESTAMP: st.integers(*bounds(64)),
+    ColumnType.TIMESTAMPTZ: st.integers(*bounds(64)),
+    ColumnType.INTERVAL: st.tuples(
+        st.integers(*bounds(32)), st.integers(*bounds(32)), st.integers(*bounds(64))
+    ),
+    ColumnType.UUID: st.uuids(allow_nil=True),
+    ColumnType.JSONB: st.dictionaries(st.text("ab", max_size=2), st.integers(-9, 9), max_size=3).map(
+        json_text
+    ),
 }
 
 
-def values(type_: ColumnType, nullable: bool) -> st.SearchStrategy[Any]:
+def values(type_: AnyType, nullable: bool) -> st.SearchStrategy[Any]:
     """A Python value of the type, or None."""
-    known = st.one_of(st.sampled_from(_EDGES[type_]), _BETWEEN[type_])
+    known: st.SearchStrategy[Any]
+    if isinstance(type_, ListType):
+        known = st.lists(values(type_.element.type, type_.element.nullable), max_size=3)
+    elif isinstance(type_, RecordType):
+        known = st.tuples(*(values(field.type, field.nullable) for field in type_.fields))
+    else:
+        known = st.one_of(st.sampled_from(EDGES[type_]), _BETWEEN[type_])
     return st.one_of(st.none(), known) if nullable else known
 
 
@@ -54,10 +64,24 @@ def rows(columns: Sequence[ColumnSpec]) -> st.SearchStrategy[tuple[Any, ...]]:
 
 
 @st.composite
+def specs(draw: st.DrawFn, name: str, nested: int = NESTED) -> ColumnSpec:
+    """A column of any type, with NULL or without: scalar, or a list or record at most `nested` deep."""
+    kind = draw(st.sampled_from(["scalar"] * 8 + ["list", "record"])) if nested else "scalar"
+    type_: AnyType
+    if kind == "list":
+        type_ = ListType(draw(specs("item", nested - 1)))
+    elif kind == "record":
+        type_ = RecordType(tuple(draw(specs(f"f{i}", nested - 1)) for i in range(draw(st.integers(0, 3)))))
+    else:
+        type_ = draw(st.sampled_from(TYPES))
+    scale = draw(st.sampled_from([0, 2, 38])) if type_ is ColumnType.NUMERIC else 0
+    return ColumnSpec(name, type_, draw(st.booleans()), scale)
+
+
+@st.composite
 def columns(draw: st.DrawFn, max_columns: int = 4) -> tuple[ColumnSpec, ...]:
     """The columns of a relation; sometimes none."""
-    kinds = draw(st.lists(st.tuples(st.sampled_from(ColumnType), st.booleans()), max_size=max_columns))
-    return tuple(ColumnSpec(f"c{i}", type_, nullable) for i, (type_, nullable) in enumerate(kinds))
+    return tuple(draw(specs(f"c{i}")) for i in range(draw(st.integers(0, max_columns))))
 
 
 @st.composite

@@ -23,7 +23,7 @@ from shm_arrangements.frontier import Frontier
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.spine import Spine
 from shm_arrangements.testing import strategies
-from shm_arrangements.testing.model import Model, Row, rows_of, updates_of
+from shm_arrangements.testing.model import Model, Row, rows_of, some_value, updates_of
 from shm_arrangements.updates import Updates
 
 _SETTINGS = settings(
@@ -141,16 +141,13 @@ def _check_lookups(
     if not keys or not schema.key:
         return
     asked = [*keys, keys[0], keys[-1]]  # out of order, and some twice
-    denormal = [[float("nan") if v == "NaN" and _is_float(schema, i) else v for v in column]
-                for i, column in enumerate(zip(*asked, strict=True))]  # fmt: skip
-    columns = tuple(Column.from_pylist(c.type, vs) for c, vs in zip(schema.key_specs, denormal, strict=True))
+    columns = tuple(
+        Column.from_pylist(spec.type, [some_value(spec.type, key[i]) for key in asked])
+        for i, spec in enumerate(schema.key_specs)
+    )
     found, counts, index = read.lookup_at(batches, t, columns, schema=schema)
     assert (index[1:] >= index[:-1]).all(), "keys out of order"
     for k, key in enumerate(asked):
         mine = index == k
         rows = rows_of([c.filter(mine) for c in found], counts[mine])
         assert rows == model.lookup(t, schema.key, key), f"lookup of {key} at {t}"
-
-
-def _is_float(schema: ArrangementSchema, key_column: int) -> bool:
-    return schema.key_specs[key_column].type.name == "FLOAT64"
