@@ -8,7 +8,7 @@
 The memory is mapped read-only and stays as long as anything looks at it. A snapshot is right for its time for
 ever; only a new one can find the index dropped (`PublicationClosed`) or its writer gone (`WriterGone`).
 
-Does not: speak to a socket, hold compaction back, wait, or register with anyone.
+Does not: speak to a socket, hold compaction back, or wait. What it holds is counted (readers.py).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
 from shm_arrangements import instance as instances
+from shm_arrangements import readers
 from shm_arrangements.batch import Batch
 from shm_arrangements.errors import NoSuchInstance, NotSealed, PublicationClosed, WriterGone
 from shm_arrangements.frontier import MAX_TIME, Frontier
@@ -67,7 +68,9 @@ def attach(id: int | str, instance: str | None = None) -> Attached:
 class Attached:
     """An index of another process. Close it, or let it go; views and arrays taken from it stay."""
 
-    __slots__ = ("_errs", "_newest", "_oks", "_probe", "id", "incarnation", "instance")
+    __slots__ = (
+        "__weakref__", "_errs", "_newest", "_oks", "_probe", "_reader", "id", "incarnation", "instance",
+    )  # fmt: skip
 
     def __init__(self, name: PageName, probe: LivenessProbe) -> None:
         """name: of the oks page of shard 0. Raises: PublicationClosed if a page is closed or missing."""
@@ -80,6 +83,7 @@ class Attached:
         self._oks = [first, *(PublishedTrace(one) for one in names[1:])]
         self._errs = [PublishedTrace(one._replace(half=HALVES[1])) for one in names]
         self._states()
+        self._reader = readers.enter(self.instance, self)
         # The view of the newest time, and what it was taken from: as long as no page turns it is the same.
         self._newest: tuple[list[Snapshot], ReadView] | None = None
 
@@ -119,6 +123,7 @@ class Attached:
         require_readable(since, upper, time)
         shards = len(self._oks)
         view = ReadView(self.id, self.schema, _chains(parts[:shards]), _chains(parts[shards:]), time)
+        self._reader.took(view, time)
         if at is None:
             self._newest = parts, view
         return view
@@ -141,6 +146,7 @@ class Attached:
             trace.close()
         self._probe.close()
         self._newest = None
+        self._reader.leave(self)
 
     def __enter__(self) -> Attached:
         return self

@@ -99,7 +99,7 @@ class Result:
 class ReadView:
     """One index at the time `at`: the chains of its oks and errs, of all shards."""
 
-    __slots__ = ("_clean", "_errs", "_oks", "at", "name", "schema")
+    __slots__ = ("__weakref__", "_clean", "_errs", "_oks", "at", "name", "schema")
 
     def __init__(
         self, name: str, schema: ArrangementSchema, oks: Sequence[Batch], errs: Sequence[Batch], at: int

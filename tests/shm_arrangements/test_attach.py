@@ -32,6 +32,7 @@ from shm_arrangements.errors import (
 from shm_arrangements.frontier import MAX_TIME, Frontier
 from shm_arrangements.instance import Instance
 from shm_arrangements.names import collection_id
+from shm_arrangements.readers import list_readers
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
@@ -425,6 +426,7 @@ def test_bug01_attachers_may_end_in_any_way(held: Instance) -> None:
             assert done.stderr == ""
         assert "tracker" not in done.stderr
         assert "ignored" not in done.stderr
+        assert list_readers(held.token) == ()  # and the row of one that was killed goes with this look
         assert _names(held.token) == before
     with attach("u1", held.token) as read:
         assert read.lookup(8).rows() == [(8, 80)]
