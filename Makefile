@@ -62,5 +62,5 @@ lock: setup  ## resolve the lock file anew
 clean-shm: setup  ## remove the segments of every instance of this user that has ended
 	$(PY) -m clusterd sweep
 
-clean-cache:  ## forget compiled kernels (numba does not notice a change in another file)
+clean-cache:  ## forget compiled kernels
 	find . -path ./$(VENV) -prune -o \( -name '*.nbi' -o -name '*.nbc' \) -print0 | xargs -0 -r rm -f

@@ -146,6 +146,14 @@ class _Sealed(caching.CompileResultCacheImpl):  # type: ignore[misc]
         return super().rebuild(target_context, pickle.loads(data))
 
 
+def cache_of(function: Callable[..., Any]) -> KernelCache | None:
+    """The cache of a function; None if there is no place for one."""
+    try:
+        return KernelCache(function)
+    except RuntimeError:  # numba's, when no locator found a directory that may be written
+        return None
+
+
 class KernelCache(caching.FunctionCache):  # type: ignore[misc]
     """numba's cache of one function, named by fingerprint, checked, and filled by one process at a time."""
 

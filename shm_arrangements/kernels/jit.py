@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 
 from numba import config, njit, types
 
-from shm_arrangements.kernels.cache import KernelCache
+from shm_arrangements.kernels.cache import cache_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,11 +67,15 @@ class Kernel:
             self._call = self.__wrapped__
             return
         dispatcher: Any = njit(**_OPTIONS)(self.__wrapped__)
-        dispatcher._cache = kept = KernelCache(self.__wrapped__)
-        try:
+        cache = cache_of(self.__wrapped__)
+        if cache is None:
             dispatcher.compile(self._signature)
-        finally:
-            kept.release()
+        else:
+            dispatcher._cache = cache
+            try:
+                dispatcher.compile(self._signature)
+            finally:
+                cache.release()
         dispatcher.disable_compile()
         self._call = dispatcher
 
