@@ -15,20 +15,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shm_arrangements.columns import Column, Ints
+from shm_arrangements import nested
+from shm_arrangements.columns import Column, Encoding, Ints, Table
 from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow
-from shm_arrangements.kernels import gather, hashing, merge
+from shm_arrangements.kernels import cells, gather, hashing, merge
 from shm_arrangements.kernels import rows as kernels
-from shm_arrangements.types import DTYPES, ColumnSpec, ColumnType
+from shm_arrangements.types import VARIABLE, WIDE, AnyType, ColumnSpec, ColumnType, is_nested
 
 Words = NDArray[np.uint64]
 
-_SIGN: Final = np.uint64(1 << 63)
 _NO_WORDS: Final = np.empty(0, np.uint64)
 _NO_TEXT: Final = np.empty(0, np.uint8)
 
@@ -37,7 +37,7 @@ _NO_TEXT: Final = np.empty(0, np.uint8)
 class RowSpec:
     """The types of a row's columns, each with whether it may be NULL; fixes the lanes."""
 
-    types: tuple[tuple[ColumnType, bool], ...]
+    types: tuple[tuple[AnyType, bool], ...]
 
     @staticmethod
     def of(columns: Sequence[ColumnSpec]) -> RowSpec:
@@ -50,9 +50,9 @@ class RowSpec:
         for type_, nullable in self.types:
             if nullable:
                 kinds.append(hashing.NULL_FLAG)
-            if type_ is ColumnType.TEXT:
+            if has_slot(type_):
                 kinds.append(hashing.TEXT)
-            elif type_ is ColumnType.NUMERIC:
+            elif type_ in WIDE:
                 kinds += (hashing.VALUE_HIGH, hashing.VALUE)
             else:
                 kinds.append(hashing.VALUE)
@@ -60,8 +60,8 @@ class RowSpec:
 
     @cached_property
     def text_columns(self) -> tuple[int, ...]:
-        """Positions of the TEXT columns; the k-th owns text slot k."""
-        return tuple(i for i, (type_, _) in enumerate(self.types) if type_ is ColumnType.TEXT)
+        """Positions of the columns that have bytes beside their lanes; the k-th owns text slot k."""
+        return tuple(i for i, (type_, _) in enumerate(self.types) if has_slot(type_))
 
     def prefix(self, columns: int) -> RowSpec:
         """The spec of the first `columns` columns; its lanes are the first lanes of this one."""
@@ -163,6 +163,11 @@ class RowImage:
         return rows[:kept], sums[:kept]
 
 
+def has_slot(type_: AnyType) -> bool:
+    """Whether an image keeps bytes of such values, in a slot: texts, and the images of lists and records."""
+    return is_nested(type_) or type_ in VARIABLE
+
+
 def encode(columns: Sequence[Column], spec: RowSpec, rows: int | None = None) -> RowImage:
     """The image of `columns`, in the order given.
 
@@ -171,10 +176,11 @@ def encode(columns: Sequence[Column], spec: RowSpec, rows: int | None = None) ->
     """
     n = len(columns[0]) if columns else int(rows or 0)
     lanes = np.empty((n, len(spec.kinds)), np.uint64)
+    table = Table(columns)
     lo, hi, text = _text_slots([columns[i] for i in spec.text_columns], n)
     lane = slot = 0
-    for column, (type_, nullable) in zip(columns, spec.types, strict=True):
-        if column.type is not type_ or len(column) != n:
+    for at, (column, (type_, nullable)) in enumerate(zip(columns, spec.types, strict=True)):
+        if column.type != type_ or len(column) != n:
             raise InvariantViolation(
                 "column does not fit its row", column=repr(column), type=type_.name, rows=n
             )
@@ -184,20 +190,14 @@ def encode(columns: Sequence[Column], spec: RowSpec, rows: int | None = None) ->
             lane += 1
         elif column.has_validity and column.null_count:
             raise ValueError(f"NULL in a column of type {type_.name.lower()} that has none")
-        if type_ is ColumnType.TEXT:
+        if has_slot(type_):
             hashing.text_lanes(text, lo, hi, slot, lanes, lane)
             slot += 1
-        elif type_ is ColumnType.NUMERIC:
-            np.bitwise_xor(column.values[:, 1], _SIGN, out=lanes[:, lane])
-            lane += 1
-            lanes[:, lane] = column.values[:, 0]
-        elif type_ is ColumnType.BOOL:
-            lanes[:, lane] = column.values
-        elif type_ is ColumnType.FLOAT64:
-            bits = column.values.view(np.int64)
-            np.bitwise_xor(bits.view(np.uint64), (bits >> 63).view(np.uint64) | _SIGN, out=lanes[:, lane])
         else:
-            np.bitwise_xor(column.values.view(np.uint64), _SIGN, out=lanes[:, lane])
+            cells.order_lane(table.cells, at, 0, lanes, lane)
+            if type_ in WIDE:
+                lane += 1
+                cells.order_lane(table.cells, at, 1, lanes, lane)
         lane += 1
     return RowImage(spec, lanes, lo, hi, text)
 
@@ -213,29 +213,25 @@ def decode(image: RowImage, rows: Ints | None = None) -> tuple[Column, ...]:
             validity = lanes[:, lane] == 0
             validity = None if validity.all() else validity
             lane += 1
-        offsets: Ints | None = None
-        values: NDArray[Any]
-        if type_ is ColumnType.TEXT:
+        if has_slot(type_):
             lo, hi = (e[:, slot] if rows is None else e[rows, slot] for e in (image.text_lo, image.text_hi))
             lo, hi = np.ascontiguousarray(lo), np.ascontiguousarray(hi)
-            offsets = np.empty(len(lo) + 1, np.int64)
-            values = np.empty(gather.span_offsets(lo, hi, offsets), np.uint8)
-            gather.gather_spans(image.text, lo, offsets, values)
             slot += 1
-        elif type_ is ColumnType.NUMERIC:
-            values = np.empty((len(lanes), 2), np.uint64)
-            np.bitwise_xor(lanes[:, lane], _SIGN, out=values[:, 1])
-            lane += 1
-            values[:, 0] = lanes[:, lane]
-        elif type_ is ColumnType.BOOL:
-            values = lanes[:, lane] != 0
-        elif type_ is ColumnType.FLOAT64:
-            bits = lanes[:, lane].view(np.int64)
-            values = (bits.view(np.uint64) ^ ((~bits >> 63).view(np.uint64) | _SIGN)).view(np.float64)
+            if isinstance(type_, ColumnType):
+                offsets = np.empty(len(lo) + 1, np.int64)
+                values = np.empty(gather.span_offsets(lo, hi, offsets), np.uint8)
+                gather.gather_spans(image.text, lo, offsets, values)
+                out.append(Column(type_, values, offsets, validity))
+            else:
+                out.append(nested.column_of_images(type_, image.text, lo))
         else:
-            values = (lanes[:, lane] ^ _SIGN).view(np.int64)
+            assert isinstance(type_, ColumnType)
+            words = [lanes[:, lane]]
+            if type_ in WIDE:
+                lane += 1
+                words.append(lanes[:, lane])
+            out.append(nested.column_of_words(type_, words, validity))
         lane += 1
-        out.append(Column(type_, values.astype(DTYPES[type_], copy=False), offsets, validity))
     return tuple(out)
 
 
@@ -243,19 +239,30 @@ def _text_slots(columns: list[Column], n: int) -> tuple[Ints, Ints, NDArray[np.u
     if not columns:
         none = np.empty((n, 0), np.int64)
         return none, none, _NO_TEXT
-    if len(columns) == 1:
-        offsets = columns[0].offsets
-        assert offsets is not None
-        return offsets[:-1].reshape(n, 1), offsets[1:].reshape(n, 1), columns[0].values
-    lo = np.empty((n, len(columns)), np.int64)
-    hi = np.empty((n, len(columns)), np.int64)
-    parts, total = [], 0
-    for slot, column in enumerate(columns):
-        offsets = column.offsets
-        assert offsets is not None
-        first, last = int(offsets[0]), int(offsets[-1])
-        np.add(offsets[:-1], total - first, out=lo[:, slot])
-        np.add(offsets[1:], total - first, out=hi[:, slot])
-        parts.append(column.values[first:last])
-        total += last - first
-    return lo, hi, np.concatenate(parts)
+    slots = [_spans(column) for column in columns]
+    if len(slots) == 1:
+        lo, hi, text = slots[0]
+        return lo.reshape(n, 1), hi.reshape(n, 1), text
+    starts = np.cumsum([0] + [len(text) for _, _, text in slots[:-1]])
+    lo = np.stack([lo + start for (lo, _, _), start in zip(slots, starts, strict=True)], axis=1)
+    hi = np.stack([hi + start for (_, hi, _), start in zip(slots, starts, strict=True)], axis=1)
+    return lo, hi, np.concatenate([text for _, _, text in slots])
+
+
+def _spans(column: Column) -> tuple[Ints, Ints, NDArray[np.uint8]]:
+    """Where each row's bytes are, in an array; no byte is copied but for lists, records and repetitions."""
+    if is_nested(column.type):
+        offsets, images = nested.images_of(column)
+        return offsets[:-1], offsets[1:], images
+    if column.encoding is Encoding.DICTIONARY:
+        assert column.stored is not None
+        assert column.indices is not None
+        ends = column.stored.offsets
+        assert ends is not None
+        return ends[:-1].take(column.indices), ends[1:].take(column.indices), column.stored.values
+    bounds = column.offsets
+    assert bounds is not None
+    first = int(bounds[0])
+    if first or int(bounds[-1]) != len(column.values):
+        return bounds[:-1] - first, bounds[1:] - first, column.values[first : int(bounds[-1])]
+    return bounds[:-1], bounds[1:], column.values

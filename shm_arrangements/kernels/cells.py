@@ -22,7 +22,7 @@ import numpy as np
 from numba import config, types
 from numba.extending import intrinsic
 
-from shm_arrangements.kernels.jit import I64, OUT_BOOL, OUT_U64, i64, inner, kernel, read
+from shm_arrangements.kernels.jit import I64, OUT_BOOL, OUT_U64, OUT_U64_2D, i64, inner, kernel, read
 
 TABLE = read(i64, 2)
 
@@ -399,11 +399,11 @@ def equal_pairs(a: Any, rows_a: Any, b: Any, rows_b: Any, columns: int, out: Any
     return count
 
 
-@kernel(TABLE, i64, i64, OUT_U64)
-def order_words(table: Any, column: int, part: int, out: Any) -> None:
-    """out[i] = order word `part` of row i of a column; 0 for NULL."""
+@kernel(TABLE, i64, i64, OUT_U64_2D, i64)
+def order_lane(table: Any, column: int, part: int, out: Any, lane: int) -> None:
+    """out[i, lane] = order word `part` of row i of a column; 0 for NULL."""
     for i in range(out.shape[0]):
         if is_null(table, column, i):
-            out[i] = _ZERO
+            out[i, lane] = _ZERO
         else:
-            out[i] = order_word(table, column, place_of(table, column, i), part)
+            out[i, lane] = order_word(table, column, place_of(table, column, i), part)

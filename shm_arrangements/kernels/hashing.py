@@ -1,9 +1,8 @@
-"""The hash of a row image: one u64 a row, from the values alone.
+"""The hash of a row image: the same that cells.py gives for the columns it was made of.
 
 Each column is folded in turn: a NULL as one constant, a value as its lanes, a text as its length and its
 bytes. The NULL flag of a column that may be NULL is not folded, so the hash does not depend on whether it
-may be. The mixing is two multiply-and-shift rounds a lane, which leaves all 64 bits fit for sorting and for
-`hash % n` routing.
+may be. Only of lists and records it is another: here the hash of the bytes of their images.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from shm_arrangements.kernels.cells import mix
 from shm_arrangements.kernels.jit import OUT_U64, OUT_U64_2D, U8, U64, U64_2D, i64, inner, kernel, read, u64
 
 VALUE, NULL_FLAG, TEXT, VALUE_HIGH = 0, 1, 2, 3  # VALUE_HIGH: more lanes of the value follow
@@ -25,21 +25,14 @@ _ZERO = np.uint64(0)
 
 
 @inner
-def _mix(h: Any, x: Any) -> Any:
-    h = (h ^ x) * _ODD_A
-    h = (h ^ (h >> _S32)) * _ODD_B
-    return h ^ (h >> _S29)
-
-
-@inner
 def _mix_text(h: Any, text: Any, lo: Any, hi: Any) -> Any:
-    h = _mix(h, np.uint64(hi - lo))
+    h = mix(h, np.uint64(hi - lo))
     while lo < hi:
         end = min(lo + 8, hi)
         word = _ZERO
         for at in range(end - 1, lo - 1, -1):
             word = (word << _S8) | np.uint64(text[at])
-        h = _mix(h, word)
+        h = mix(h, word)
         lo = end
     return h
 
@@ -55,7 +48,7 @@ def hash_rows(lanes: Any, kinds: Any, text_lo: Any, text_hi: Any, text: Any, out
         while lane < n_lanes:
             kind = kinds[lane]
             if kind == NULL_FLAG and lanes[i, lane] != _ZERO:
-                h = _mix(h, _NULL)
+                h = mix(h, _NULL)
                 lane += 1
                 while kinds[lane] == VALUE_HIGH:
                     lane += 1
@@ -65,9 +58,9 @@ def hash_rows(lanes: Any, kinds: Any, text_lo: Any, text_hi: Any, text: Any, out
                 h = _mix_text(h, text, text_lo[i, slot], text_hi[i, slot])
                 slot += 1
             elif kind != NULL_FLAG:
-                h = _mix(h, lanes[i, lane])
+                h = mix(h, lanes[i, lane])
             lane += 1
-        out[i] = _mix(h, np.uint64(n_lanes == 0))
+        out[i] = mix(h, np.uint64(n_lanes == 0))
 
 
 @kernel(U8, read(i64, 2), read(i64, 2), i64, OUT_U64_2D, i64)
