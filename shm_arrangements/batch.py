@@ -12,7 +12,7 @@ Does not: find, merge or consolidate (read.py, merger.py); know segments (`locat
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from shm_arrangements.description import Description
 from shm_arrangements.errors import FormatMismatch
 from shm_arrangements.rows import Words, encode
 from shm_arrangements.schema import ArrangementSchema
+
+if TYPE_CHECKING:
+    from shm_arrangements.contracts import Allocator
 
 _NO_CODES: Final[Words] = np.empty(0, np.uint64)
 _NO_DIFFS: Final[Ints] = np.empty(0, np.int64)
@@ -100,6 +103,19 @@ class Batch:
             self.diffs,
             locator=self.locator,
             buffer=self._buffer,
+        )
+
+    def copied(self, allocator: Allocator) -> Batch:
+        """The same batch in other memory, byte for byte. Raises: what the allocator raises."""
+        if self._buffer is None:
+            return self
+        allocation = allocator.allocate(self.nbytes)
+        allocation.buffer[: self.nbytes] = self._buffer
+        return Batch.from_buffer(
+            self.schema,
+            allocation.seal()[: self.nbytes],
+            description=self.description,
+            locator=allocation.locator,
         )
 
     def __len__(self) -> int:

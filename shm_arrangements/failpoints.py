@@ -3,10 +3,18 @@
     segment.create            a segment has its name, and no space yet
     segment.reserve           before more space of a segment is reserved
     arena.create              before an arena is made
-    arena.append              a batch has its place in an arena, and is not written yet
+    arena.append              before a small batch gets its place in an arena
     arena.evacuate            survivors of an arena are copied, and not published yet
     arena.unlink              before the name of a wholly dead arena is removed
+    clock.create              before a clock is made
+    clock.advance             pages are turned, the cell is not yet set
+    clock.unlink              all cells are given back, the clock still has its name
+    publication.create        the page has its cell, and no segment yet
+    publication.header        the page has its header, and no generation yet
     publication.before-flip   the stale slot is filled, the generation not yet stored
+    publication.after-flip    the generation is stored, nobody is woken yet
+    publication.close         before the page says CLOSED
+    publication.unlink        the page says CLOSED, a name of it still stands
     spine.merge               inside a call that merges
     batch.unlink              before the place of a superseded batch is given back
 
@@ -25,7 +33,9 @@ from typing import Final
 
 NAMES: Final = {
     "segment.create", "segment.reserve", "arena.create", "arena.append", "arena.evacuate", "arena.unlink",
-    "publication.before-flip", "spine.merge", "batch.unlink",
+    "clock.create", "clock.advance", "clock.unlink", "publication.create", "publication.header",
+    "publication.before-flip", "publication.after-flip", "publication.close", "publication.unlink",
+    "spine.merge", "batch.unlink",
 }  # fmt: skip
 ACTIONS: Final = ("off", "error", "exit", "pause")
 EXIT_STATUS: Final = 86

@@ -1,9 +1,10 @@
-"""Reclaim: when the names of superseded batches go.
+"""Reclaim: when the places of superseded batches are freed.
 
-A batch is superseded by the first turn of a page that names it no more. Its name is removed no sooner than
-`grace_generations` turns and `grace_s` seconds later: a reader that copied an older slot then has either
-attached all it names, or finds a name gone and the page turned. The grace only makes that second case rare;
-no answer depends on it, and no reader is ever waited for.
+A batch is superseded by the first turn of a page that names it no more. Its place is freed (a segment of its
+own loses its name, an arena counts dead bytes) no sooner than `grace_generations` turns and `grace_s` seconds
+later: a reader that copied an older slot then has either attached all it names, or finds a name gone and the
+page turned. The grace only makes that second case rare; no answer depends on it, and no reader is ever waited
+for. An arena goes with the last of its batches: after the grace of every page that named one of them.
 
 An idle writer makes no turns, so it may repeat the last one until the first condition holds.
 
@@ -16,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from shm_arrangements import failpoints, segment
+from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.names import Locator
 from shm_arrangements.publication import PublicationPage
 
@@ -38,7 +39,7 @@ class ReclaimPlan:
     """turns: how often to repeat the last turn first; due_s: when to plan again, None if nothing is kept."""
 
     turns: int
-    unlink: tuple[Superseded, ...]
+    free: tuple[Superseded, ...]
     keep: tuple[Superseded, ...]
     due_s: float | None
 
@@ -51,25 +52,27 @@ def plan_reclaim(
     grace_generations: int,
     grace_s: float,
 ) -> ReclaimPlan:
-    """Decide, for a page at `generation`, which names may go; pure.
+    """Decide, for a page at `generation`, which places may be freed; pure.
 
     What is old enough in time is made old enough in turns, by `turns` more of them.
     """
-    unlink: list[Superseded] = []
+    free: list[Superseded] = []
     keep: list[Superseded] = []
     for one in superseded:
-        (unlink if one.at_s + grace_s <= now_s else keep).append(one)
-    turns = max((one.generation + grace_generations - generation for one in unlink), default=0)
+        (free if one.at_s + grace_s <= now_s else keep).append(one)
+    turns = max((one.generation + grace_generations - generation for one in free), default=0)
     due_s = min((one.at_s + grace_s for one in keep), default=None)
-    return ReclaimPlan(max(turns, 0), tuple(unlink), tuple(keep), due_s)
+    return ReclaimPlan(max(turns, 0), tuple(free), tuple(keep), due_s)
 
 
 class Reclaimer:
     """Carries the plan out for one page."""
 
-    __slots__ = ("_noticed", "_waiting")
+    __slots__ = ("_allocator", "_noticed", "_waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, allocator: SegmentAllocator) -> None:
+        """allocator: the one that the superseded batches are from."""
+        self._allocator = allocator
         self._noticed: list[tuple[Locator, int]] = []
         self._waiting: tuple[Superseded, ...] = ()
 
@@ -81,7 +84,7 @@ class Reclaimer:
         self._noticed += [(locator, generation) for locator in locators]
 
     def run(self, page: PublicationPage, now_s: float) -> float | None:
-        """Remove the names that are due; return when the next are, or None.
+        """Free the places that are due; return when the next are, or None.
 
         now_s: seconds of a monotonic clock. May turn the page again; nobody need be told.
         """
@@ -98,18 +101,22 @@ class Reclaimer:
         )
         for _ in range(plan.turns):
             page.again()
-        _unlink(one.locator for one in plan.unlink)
-        self._waiting = plan.keep
+        self._free(plan.free, plan.keep)
         return plan.due_s
 
     def finish(self) -> None:
-        """Remove all names at once: the page is closed, and whoever retries will find it so."""
-        _unlink([*(one.locator for one in self._waiting), *(locator for locator, _ in self._noticed)])
-        self._waiting = ()
+        """Free all places at once: the page is closed, and whoever retries will find it so."""
+        noticed = tuple(Superseded(*noticed, 0.0) for noticed in self._noticed)
         self._noticed.clear()
+        self._free(self._waiting + noticed, ())
+        self._allocator.trim()
 
-
-def _unlink(locators: Iterable[Locator]) -> None:
-    for locator in locators:
-        failpoints.hit("batch.unlink")
-        segment.unlink(locator.name)
+    def _free(self, due: tuple[Superseded, ...], keep: tuple[Superseded, ...]) -> None:
+        """Free what is due; what could not be is tried again."""
+        freed = 0
+        try:
+            for one in due:
+                self._allocator.free(one.locator)
+                freed += 1
+        finally:
+            self._waiting = due[freed:] + keep

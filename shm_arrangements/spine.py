@@ -170,6 +170,27 @@ class Spine:
         retired, self._retired = self._retired, []
         return retired
 
+    def replace(self, old: Batch, new: Batch) -> None:
+        """Put `new`, the same updates in another place, where `old` is shown.
+
+        A merge in progress reads on in `old`. Raises: InvariantViolation if that is not shown, or differs.
+        """
+        if len(old) != len(new) or old.description != new.description:
+            raise InvariantViolation("replaced by another batch", old=old, new=new)
+        for at, link in enumerate(self._chain):
+            if link is old:
+                self._chain[at] = new
+            elif isinstance(link, _Merge) and link.older is old:
+                link.older = new
+            elif isinstance(link, _Merge) and link.newer is old:
+                link.newer = new
+            else:
+                continue
+            self._retired.append(old)
+            self._shown = None
+            return
+        raise InvariantViolation("batch to be replaced is not shown", old=old)
+
     def close(self) -> None:
         """Let go of all updates, and of memory for merges in progress; the chain becomes one empty batch."""
         for link in self._chain:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shm_arrangements import failpoints, segment
-from shm_arrangements.arena import next_locator
+from shm_arrangements.arena import SMALL_BYTES, SegmentAllocator, next_locator
 from shm_arrangements.instance import Instance
 from shm_arrangements.names import Locator, PageName
 from shm_arrangements.publication import PageReader, PublicationPage
@@ -48,8 +48,8 @@ def test_a_plan_keeps_both_conditions_and_forgets_nothing(
     plan = plan_reclaim(
         superseded, generation=generation, now_s=now_s, grace_generations=turns, grace_s=grace_s
     )
-    assert sorted(plan.unlink + plan.keep, key=lambda one: one.locator.seq) == superseded
-    for one in plan.unlink:
+    assert sorted(plan.free + plan.keep, key=lambda one: one.locator.seq) == superseded
+    for one in plan.free:
         assert one.at_s + grace_s <= now_s
         assert generation + plan.turns >= one.generation + turns
     assert 0 <= plan.turns <= turns
@@ -72,9 +72,9 @@ def _standing(places: list[Locator]) -> int:
 
 def test_an_idle_writer_turns_the_page_again_until_the_names_may_go(held: Instance) -> None:
     page = PublicationPage.create(PageName(held.token, 7, 1, "oks"), SCHEMA, as_of=0, writer=0)
-    read = PageReader(page.header.name)
+    read = PageReader(page.header.page)
     before = read.read()
-    reclaimer, places = Reclaimer(), _made(held, 3)
+    reclaimer, places = Reclaimer(SegmentAllocator(held.token, 0)), _made(held, 3)
     assert reclaimer.run(page, 0.0) is None
     reclaimer.supersede(places, page.state.generation)
     assert reclaimer.run(page, 10.0) == 10.0 + GRACE_S
@@ -92,7 +92,7 @@ def test_an_idle_writer_turns_the_page_again_until_the_names_may_go(held: Instan
 
 def test_a_busy_writer_needs_no_extra_turns(held: Instance) -> None:
     page = PublicationPage.create(PageName(held.token, 7, 1, "oks"), SCHEMA, as_of=0, writer=0)
-    reclaimer, places = Reclaimer(), _made(held, 1)
+    reclaimer, places = Reclaimer(SegmentAllocator(held.token, 0)), _made(held, 1)
     reclaimer.supersede(places, page.state.generation)
     reclaimer.run(page, 0.0)
     for _ in range(GRACE_GENERATIONS):
@@ -105,7 +105,7 @@ def test_a_busy_writer_needs_no_extra_turns(held: Instance) -> None:
 
 def test_a_failed_unlink_is_tried_again(held: Instance) -> None:
     page = PublicationPage.create(PageName(held.token, 7, 1, "oks"), SCHEMA, as_of=0, writer=0)
-    reclaimer, places = Reclaimer(), _made(held, 2)
+    reclaimer, places = Reclaimer(SegmentAllocator(held.token, 0)), _made(held, 2)
     reclaimer.supersede(places, page.state.generation)
     reclaimer.run(page, 0.0)
     failpoints.arm("batch.unlink", "error", times=1)
@@ -119,7 +119,7 @@ def test_a_failed_unlink_is_tried_again(held: Instance) -> None:
 
 def test_finish_removes_what_waits_at_once(held: Instance) -> None:
     page = PublicationPage.create(PageName(held.token, 7, 1, "oks"), SCHEMA, as_of=0, writer=0)
-    reclaimer, places = Reclaimer(), _made(held, 4)
+    reclaimer, places = Reclaimer(SegmentAllocator(held.token, 0)), _made(held, 4)
     reclaimer.supersede(places[:2], page.state.generation)
     reclaimer.run(page, 0.0)
     reclaimer.supersede(places[2:], page.state.generation)
