@@ -1,8 +1,8 @@
 """TraceTests: what every trace must do, to be subclassed by the tests of each implementation.
 
-A subclass makes a trace and adapts four calls; the suite drives it through random histories beside the
+A subclass makes a trace and adapts a few calls; the suite drives it through histories and courses beside the
 model, and compares every kind of read at every readable time, after every step, with merges in progress and
-without.
+without. `run_courses` does that for very many courses, each told by a number.
 
 Does not: test durability, publication or concurrency.
 """
@@ -10,20 +10,35 @@ Does not: test durability, publication or concurrency.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from shm_arrangements import read
 from shm_arrangements.batch import Batch
 from shm_arrangements.builder import HeapAllocator, build_batch
-from shm_arrangements.columns import Column
 from shm_arrangements.description import Description
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.spine import Spine
 from shm_arrangements.testing import strategies
-from shm_arrangements.testing.model import Model, Row, rows_of, some_value, updates_of
+from shm_arrangements.testing.check import check_trace
+from shm_arrangements.testing.courses import (
+    Compact,
+    CompactPhysically,
+    Course,
+    Event,
+    Exert,
+    Insert,
+    Seal,
+    Update,
+    course_of,
+    random_course,
+    smaller,
+)
+from shm_arrangements.testing.model import Model
 from shm_arrangements.updates import Updates
 
 _SETTINGS = settings(
@@ -36,11 +51,16 @@ _SETTINGS = settings(
 class TraceUnderTest(abc.ABC):
     """One trace, adapted. `close` is called once, whatever happened."""
 
+    can_hold: ClassVar[bool] = False  # whether its user says which batches may be merged
+
     @abc.abstractmethod
     def insert(self, updates: Updates, upper: Frontier) -> None: ...
 
     @abc.abstractmethod
     def compact(self, since: Frontier) -> None: ...
+
+    def compact_physically(self, frontier: Frontier) -> None:  # noqa: B027  # most let all batches be merged
+        """Let batches that end at or before `frontier` be merged. Called only for a trace made `held`."""
 
     @abc.abstractmethod
     def exert(self, fuel_updates: int) -> bool: ...
@@ -55,8 +75,10 @@ class TraceUnderTest(abc.ABC):
 class HeapTrace(TraceUnderTest):
     """A spine in private memory."""
 
-    def __init__(self, schema: ArrangementSchema) -> None:
-        self.spine = Spine(schema, HeapAllocator())
+    can_hold = True
+
+    def __init__(self, schema: ArrangementSchema, *, held: bool = False) -> None:
+        self.spine = Spine(schema, HeapAllocator(), physical=Frontier.minimum() if held else None)
 
     def insert(self, updates: Updates, upper: Frontier) -> None:
         description = Description(self.spine.upper, upper, self.spine.since)
@@ -64,6 +86,9 @@ class HeapTrace(TraceUnderTest):
 
     def compact(self, since: Frontier) -> None:
         self.spine.set_logical_compaction(since)
+
+    def compact_physically(self, frontier: Frontier) -> None:
+        self.spine.set_physical_compaction(frontier)
 
     def exert(self, fuel_updates: int) -> bool:
         return self.spine.exert(fuel_updates)
@@ -76,8 +101,8 @@ class TraceTests(abc.ABC):
     """Subclass, and name the subclass `Test...`."""
 
     @abc.abstractmethod
-    def make(self, schema: ArrangementSchema) -> TraceUnderTest:
-        """A fresh trace."""
+    def make(self, schema: ArrangementSchema, *, held: bool = False) -> TraceUnderTest:
+        """A fresh trace; `held`: no batch may be merged but for what `compact_physically` allows."""
 
     @given(history=strategies.histories())
     @_SETTINGS
@@ -88,66 +113,107 @@ class TraceTests(abc.ABC):
         finally:
             trace.close()
 
+    @given(draws=st.randoms(use_true_random=False))
+    @_SETTINGS
+    def test_events_in_any_order_give_what_the_model_gives(self, draws: random.Random) -> None:
+        course = random_course(draws)
+        trace = self.make(course.schema, held=course.held)
+        try:
+            run_course(trace, course)
+        finally:
+            trace.close()
+
 
 def run_history(trace: TraceUnderTest, history: strategies.History) -> None:
     """Drive `trace` through `history`, comparing it to the model after every step."""
-    model = Model()
-    types = [c.type for c in history.schema.columns]
-    since = 0
+    events: list[Event] = []
     for step in history.steps:
-        trace.insert(Updates.from_rows(types, step.updates), Frontier.at(step.upper))
-        model.insert(step.updates)
-        check_trace(trace.batches(), history.schema, model, since, step.upper)
-        trace.compact(Frontier.at(step.since))
-        if step.fuel:
-            trace.exert(step.fuel)
-        since = step.since
-        check_trace(trace.batches(), history.schema, model, since, step.upper)
-    if history.steps:
+        events += [Insert(step.updates), Seal(step.upper), Compact(step.since), Exert(step.fuel)]
+    run_course(trace, Course(history.schema, False, tuple(events)))
+
+
+def run_course(trace: TraceUnderTest, course: Course) -> None:
+    """Drive `trace` through `course`, comparing it to the model whenever its chain is another.
+
+    Moving since alone leaves the chain, and fewer times to read, all compared before.
+    """
+    schema = course.schema
+    types = [spec.type for spec in schema.columns]
+    model = Model()
+    pending: list[Update] = []
+    rows = [row for event in course.events if isinstance(event, Insert) for row, _, _ in event.updates]
+    seals: list[int] = []
+    since = upper = physical = 0
+    compared: Sequence[Batch] = ()
+    for event in course.events:
+        if isinstance(event, Insert):
+            pending += event.updates
+            continue
+        if isinstance(event, Seal):
+            upper = event.upper
+            ready = [update for update in pending if update[1] < upper]
+            pending = [update for update in pending if update[1] >= upper]
+            trace.insert(Updates.from_rows(types, ready), Frontier.at(upper))
+            model.insert(ready)
+            seals.append(upper)
+        elif isinstance(event, Compact):
+            since = event.since
+            trace.compact(Frontier.at(since))
+        elif isinstance(event, CompactPhysically):
+            physical = event.frontier
+            trace.compact_physically(Frontier.at(physical))
+        else:
+            trace.exert(event.fuel)
+        batches = trace.batches()
+        if len(batches) != len(compared) or any(a is not b for a, b in zip(batches, compared, strict=True)):
+            check_trace(batches, schema, model, since, upper, rows=rows)
+            compared = batches
+        if course.held and trace.can_hold:
+            ends = {batch.description.upper for batch in batches}
+            lost = [seal for seal in seals if seal > physical and Frontier.at(seal) not in ends]
+            assert not lost, f"boundaries {lost} are gone, and only those up to {physical} may be"
+    if seals:
         while trace.exert(64):
             pass
-        check_trace(trace.batches(), history.schema, model, since, history.steps[-1].upper)
+        check_trace(trace.batches(), schema, model, since, upper, rows=rows)
 
 
-def check_trace(
-    batches: Sequence[Batch], schema: ArrangementSchema, model: Model, since: int, upper: int
-) -> None:
-    """Compare every read of a chain, at every time in [since, upper), with the model."""
-    at = Frontier.minimum()
-    for batch in batches:
-        assert batch.description.lower == at, f"gap before {batch}"
-        at = batch.description.upper
-        batch.validate_state()
-        assert batch.checksum_holds()
-    assert at == Frontier.at(upper)
-    keys = sorted({tuple(row[i] for i in schema.key) for row, _, _ in model.updates}, key=repr)
-    for t in range(since, upper):
-        wanted = model.at(t)
-        assert rows_of(*read.scan_at(batches, t, schema=schema)) == wanted, f"scan at {t}"
-        pieces: dict[Row, int] = {}
-        for columns, counts in read.scan_pieces_at(batches, t, 2, schema=schema):
-            piece = rows_of(columns, counts)
-            assert not piece.keys() & pieces.keys(), "a row is in two pieces"
-            pieces |= piece
-        assert pieces == wanted, f"scan in pieces at {t}"
-        _check_lookups(batches, schema, model, t, keys)
-        changes = read.updates_between(batches, t, upper - 1, schema=schema)
-        assert updates_of(changes) == model.between(t, upper - 1), f"changes from {t}"
+Maker = Callable[[Course], TraceUnderTest]
 
 
-def _check_lookups(
-    batches: Sequence[Batch], schema: ArrangementSchema, model: Model, t: int, keys: list[Row]
-) -> None:
-    if not keys or not schema.key:
-        return
-    asked = [*keys, keys[0], keys[-1]]  # out of order, and some twice
-    columns = tuple(
-        Column.from_pylist(spec.type, [some_value(spec.type, key[i]) for key in asked])
-        for i, spec in enumerate(schema.key_specs)
-    )
-    found, counts, index = read.lookup_at(batches, t, columns, schema=schema)
-    assert (index[1:] >= index[:-1]).all(), "keys out of order"
-    for k, key in enumerate(asked):
-        mine = index == k
-        rows = rows_of([c.filter(mine) for c in found], counts[mine])
-        assert rows == model.lookup(t, schema.key, key), f"lookup of {key} at {t}"
+def heap_trace(course: Course) -> TraceUnderTest:
+    """A spine in private memory for the course."""
+    return HeapTrace(course.schema, held=course.held)
+
+
+def run_courses(make: Maker, seeds: range) -> int:
+    """Run the courses of all `seeds`; returns how many ran.
+
+    Raises: AssertionError with the seed and the least course that fails alike, found by leaving out.
+    """
+    for seed in seeds:
+        course = course_of(seed)
+        failure = _failure(make, course)
+        if failure is not None:
+            least = _least(make, course, failure)
+            raise AssertionError(f"course {seed} fails, and so does {least}") from failure
+    return len(seeds)
+
+
+def _failure(make: Maker, course: Course) -> Exception | None:
+    trace = make(course)
+    try:
+        run_course(trace, course)
+    except Exception as error:  # whatever it is, it is a finding
+        return error
+    finally:
+        trace.close()
+    return None
+
+
+def _least(make: Maker, course: Course, failure: Exception) -> Course:
+    for candidate in smaller(course):
+        found = _failure(make, candidate)
+        if found is not None and type(found) is type(failure):
+            return _least(make, candidate, found)
+    return course

@@ -31,8 +31,8 @@ TYPES = (ColumnType.INT64, ColumnType.INT64)
 
 @pytest.mark.slow
 class TestSpine(TraceTests):
-    def make(self, schema: ArrangementSchema) -> TraceUnderTest:
-        return HeapTrace(schema)
+    def make(self, schema: ArrangementSchema, *, held: bool = False) -> TraceUnderTest:
+        return HeapTrace(schema, held=held)
 
 
 def insert(spine: Spine, updates: Updates, upper: Frontier) -> Batch:
