@@ -22,7 +22,7 @@ from controller_proto.schema import ColumnType as WireType
 from controller_proto.schema import Row, Scalar, Schema, counted
 from shm_arrangements.columns import Column
 from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.types import ColumnSpec, ColumnType
+from shm_arrangements.types import AnyType, ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "scalars_from_column", "to_wire_type", "updates_from_rows", "wire_schema",
 ]  # fmt: skip
 
-_FROM_WIRE = {
+_FROM_WIRE: dict[WireType, AnyType] = {
     WireType.BOOL: ColumnType.BOOL,
     WireType.INT64: ColumnType.INT64,
     WireType.FLOAT64: ColumnType.FLOAT64,
@@ -38,10 +38,10 @@ _FROM_WIRE = {
     WireType.TIMESTAMP: ColumnType.TIMESTAMP,
     WireType.NUMERIC: ColumnType.NUMERIC,
 }
-_TO_WIRE = {ours: wire for wire, ours in _FROM_WIRE.items()}
+_TO_WIRE: dict[AnyType, WireType] = {ours: wire for wire, ours in _FROM_WIRE.items()}
 
 # The Python types a wire value of a column may have. bool is no int here.
-_PYTHON_TYPES: dict[ColumnType, tuple[type, ...]] = {
+_PYTHON_TYPES: dict[AnyType, tuple[type, ...]] = {
     ColumnType.BOOL: (bool,),
     ColumnType.INT64: (int,),
     ColumnType.FLOAT64: (float, int),
@@ -53,12 +53,12 @@ _NUMERIC = re.compile(r"[+-]?[0-9]{1,38}", re.ASCII)
 _NUMERIC_LIMIT = 10**38
 
 
-def from_wire_type(type: WireType) -> ColumnType:
+def from_wire_type(type: WireType) -> AnyType:
     """The column type of a wire type."""
     return _FROM_WIRE[type]
 
 
-def to_wire_type(type: ColumnType) -> WireType:
+def to_wire_type(type: AnyType) -> WireType:
     """The wire type of a column type."""
     return _TO_WIRE[type]
 
@@ -78,7 +78,7 @@ def arrangement_schema(schema: Schema, key: Sequence[int]) -> ArrangementSchema:
     return ArrangementSchema(column_specs(schema), tuple(key))
 
 
-def column_from_scalars(kind: ColumnType, values: Sequence[Scalar]) -> Column:
+def column_from_scalars(kind: AnyType, values: Sequence[Scalar]) -> Column:
     """A column of wire values; None is NULL.
 
     Raises ValueError, naming the value, if one is not of `kind` or out of its range.

@@ -179,8 +179,8 @@ class Column:
         """n NULLs (for n = 0, no validity)."""
         validity = np.zeros(n, np.bool_) if n else None
         if type(type_) is ListType:
-            children = (cls.empty(type_.element.type),)
-            return cls(type_, _NO_VALUES, np.zeros(n + 1, np.int64), validity, children=children)
+            none = (cls.empty(type_.element.type),)
+            return cls(type_, _NO_VALUES, np.zeros(n + 1, np.int64), validity, children=none)
         if type(type_) is RecordType:
             children = tuple(
                 cls.nulls(field.type, n) if field.nullable else cls.zeros(field.type, n)

@@ -86,7 +86,7 @@ WIDE: Final = frozenset({ColumnType.NUMERIC, ColumnType.INTERVAL, ColumnType.UUI
 _I64 = np.dtype(np.int64)
 
 # Of the array that holds the values: two words a value for WIDE, the bytes themselves for VARIABLE.
-DTYPES: Final[dict[ColumnType, np.dtype[Any]]] = {
+DTYPES: Final[dict[AnyType, np.dtype[Any]]] = {
     ColumnType.BOOL: np.dtype(np.bool_),
     ColumnType.INT64: _I64,
     ColumnType.FLOAT64: np.dtype(np.float64),

@@ -17,7 +17,7 @@ import numpy as np
 from shm_arrangements.columns import Bools, Column, Ints
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.rows import RowSpec, Words, encode
-from shm_arrangements.types import ColumnType
+from shm_arrangements.types import AnyType, ColumnType
 
 
 class Updates:
@@ -39,12 +39,12 @@ class Updates:
         self.diffs = np.ascontiguousarray(diffs)
 
     @classmethod
-    def empty(cls, types: Sequence[ColumnType]) -> Updates:
+    def empty(cls, types: Sequence[AnyType]) -> Updates:
         return cls(tuple(Column.empty(t) for t in types), np.empty(0, np.uint64), np.empty(0, np.int64))
 
     @classmethod
     def from_rows(
-        cls, types: Sequence[ColumnType], rows: Sequence[tuple[Sequence[Any], int, int]]
+        cls, types: Sequence[AnyType], rows: Sequence[tuple[Sequence[Any], int, int]]
     ) -> Updates:
         """Of (row, time, diff) triples of Python values. For tests and small inputs.
 
@@ -67,7 +67,7 @@ class Updates:
         return len(self.times)
 
     @property
-    def types(self) -> tuple[ColumnType, ...]:
+    def types(self) -> tuple[AnyType, ...]:
         return tuple(c.type for c in self.columns)
 
     @property

@@ -140,9 +140,9 @@ def _records(type_: RecordType, values: Sequence[object], validity: Any) -> Colu
 def _child(spec: Any, values: list[Any], validity: Any) -> Column:
     """A field's column; where the record itself is NULL, a field that may not be is zero."""
     column = Column.from_pylist(spec.type, values)
-    if spec.nullable or not column.has_validity:
-        return column
     own = column.validity
+    if spec.nullable or own is None:
+        return column
     for i in np.flatnonzero(~own).tolist():
         if validity is None or validity[i]:
             raise ValueError(f"NULL for {spec.name!r}, which may not be NULL")

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from shm_arrangements.batch import Batch
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.types import ColumnSpec, ColumnType
+from shm_arrangements.types import AnyType, ColumnSpec
 from shm_arrangements.updates import Updates
 from shm_arrangements.writer import ERRS_SCHEMA
 
@@ -47,7 +47,7 @@ NO_ERRS: Final = Updates.empty([spec.type for spec in ERRS_SCHEMA.columns])
 Columns = tuple[ColumnSpec, ...]
 
 
-def types_of(columns: Columns) -> tuple[ColumnType, ...]:
+def types_of(columns: Columns) -> tuple[AnyType, ...]:
     """The types of a relation's columns, in order."""
     return tuple(spec.type for spec in columns)
 
@@ -104,7 +104,7 @@ class Delta:
     errs: Updates
 
     @staticmethod
-    def empty(types: tuple[ColumnType, ...]) -> Delta:
+    def empty(types: tuple[AnyType, ...]) -> Delta:
         return Delta(Updates.empty(types), NO_ERRS)
 
     @staticmethod

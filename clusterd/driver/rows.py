@@ -82,6 +82,7 @@ def _column(spec: ColumnSpec, numbers: NDArray[np.int64], text_bytes: int) -> Co
             return _texts(numbers, text_bytes)
         case ColumnType.NUMERIC:
             return Column.from_pylist(spec.type, numbers.tolist())
+    raise LocalProtocolError("bad-message", f"no synthetic values of type {spec.type.name}")
 
 
 def _texts(numbers: NDArray[np.int64], text_bytes: int) -> Column:

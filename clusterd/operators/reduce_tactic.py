@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from clusterd.operators.growable import Growable
 from clusterd.operators.kernels import accumulate as kernels
 from shm_arrangements.columns import Column
-from shm_arrangements.types import ColumnSpec, ColumnType
+from shm_arrangements.types import AnyType, ColumnSpec, ColumnType
 
 __all__ = ["AggregateCall", "Field", "Sums", "Values", "result_spec"]
 
@@ -32,7 +32,7 @@ Bools = NDArray[np.bool_]
 
 COUNT_WORDS = 2
 _ALL_VALID = np.zeros(0, np.bool_)
-_SUM_SIZES = {ColumnType.INT64: 3, ColumnType.NUMERIC: 4, ColumnType.FLOAT64: kernels.LIMBS}
+_SUM_SIZES: dict[AnyType, int] = {ColumnType.INT64: 3, ColumnType.NUMERIC: 4, ColumnType.FLOAT64: kernels.LIMBS}
 _RESULTS = {
     ColumnType.INT64: ColumnType.NUMERIC,
     ColumnType.NUMERIC: ColumnType.NUMERIC,
@@ -76,7 +76,7 @@ class Field:
 
     kind: str
     column: int
-    type: ColumnType
+    type: AnyType
     at: int
     size: int
     first: int = 0
@@ -90,7 +90,7 @@ class Field:
 class Values:
     """m results of one aggregate: values (m,) or (m, 2), zero where `nulls`, and where they fit no type."""
 
-    type: ColumnType
+    type: AnyType
     values: NDArray[Any]
     nulls: Bools | None = None
     unfit: Bools | None = None
@@ -135,7 +135,7 @@ class Sums:
     def grow(self, slots: int) -> None:
         self._words.grow(slots)
 
-    def _want(self, kind: str, column: int, type_: ColumnType, size: int) -> None:
+    def _want(self, kind: str, column: int, type_: AnyType, size: int) -> None:
         if self.find(kind, column) is None:
             self.fields.append(Field(kind, column, type_, self.width, size))
             self.width += size

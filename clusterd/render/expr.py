@@ -24,7 +24,7 @@ from clusterd.render.functions import Evaluated, filled
 from controller_proto.errors import Refusal
 from controller_proto.expr import Case, ColumnRef, Expr, Literal
 from shm_arrangements.columns import Column
-from shm_arrangements.types import ColumnSpec, ColumnType
+from shm_arrangements.types import AnyType, ColumnSpec, ColumnType
 
 __all__ = ["CompiledExpr", "compile_expr", "conjunction"]
 
@@ -44,7 +44,7 @@ class CompiledExpr:
     nullable: NULL may come out. fallible: an error may. references: the columns read.
     """
 
-    type: ColumnType
+    type: AnyType
     nullable: bool
     fallible: bool
     references: frozenset[int]
@@ -103,7 +103,7 @@ def _literal(literal: Literal) -> CompiledExpr:
 
 
 def _strict(
-    type_: ColumnType, args: Sequence[CompiledExpr], run: _Run, *, fails: bool = False
+    type_: AnyType, args: Sequence[CompiledExpr], run: _Run, *, fails: bool = False
 ) -> CompiledExpr:
     """NULL if an argument is, an error if an argument has one."""
     return CompiledExpr(
@@ -180,7 +180,7 @@ def _same_type(what: str, left: CompiledExpr, right: CompiledExpr) -> tuple[Comp
     raise _refuse(f"{what} of {_name(left)} and {_name(right)}")
 
 
-def _widened(expr: CompiledExpr, to: ColumnType) -> CompiledExpr:
+def _widened(expr: CompiledExpr, to: AnyType) -> CompiledExpr:
     return replace(expr, type=to, run=lambda inputs, n: functions.widened(expr.run(inputs, n), to))
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from clusterd.operators.kernels import scalar
 from shm_arrangements.columns import Column, canonical_floats
-from shm_arrangements.types import ColumnType
+from shm_arrangements.types import AnyType, ColumnType
 
 __all__ = [
     "COMPARISONS", "MESSAGES", "Codes", "Evaluated", "arithmetic", "case", "compare", "concat", "error_texts",
@@ -82,7 +82,7 @@ def _first_errors(left: Codes | None, right: Codes | None) -> Codes | None:
     return np.where(left != 0, left, right)
 
 
-def _result(type_: ColumnType, values: NDArray[Any], valid: Bools | None, *errors: Codes | None) -> Evaluated:
+def _result(type_: AnyType, values: NDArray[Any], valid: Bools | None, *errors: Codes | None) -> Evaluated:
     """A fixed-width result: NULL where not valid or in error."""
     n = len(values)
     codes: Codes | None = None
@@ -199,7 +199,7 @@ def case(condition: Evaluated, then: Evaluated, otherwise: Evaluated, n: int) ->
 # Types and comparison.
 
 
-def widened(argument: Evaluated, to: ColumnType) -> Evaluated:
+def widened(argument: Evaluated, to: AnyType) -> Evaluated:
     """A bigint as double precision or numeric."""
     column = argument.column
     if to is ColumnType.FLOAT64:

@@ -30,6 +30,7 @@ class OwnedIndexes:
         self._readable: dict[Key, tuple[object, object, Readable]] = {}
         self._unmerged: dict[Key, None] = {}
         self._superseding: dict[Key, float] = {}  # when to look again
+        self._sparse_seen = 0
 
     def create(self, key: Key, export: Export, as_of: int) -> IndexWriter:
         """Publish an index in which nothing is sealed. Raises: ShmExhausted, RegistryFull."""
@@ -87,7 +88,13 @@ class OwnedIndexes:
         self._superseding[key] = 0.0
 
     def reclaim(self, now_s: float) -> float | None:
-        """Remove the names whose grace is over; when to call again, None if nothing waits."""
+        """Free what was superseded a grace ago; when to call again, None if nothing waits.
+
+        Every index is asked when an arena is to be left: what is in there longest is of those that are idle.
+        """
+        if self._sparse_seen != self._allocator.sparse_count:
+            self._sparse_seen = self._allocator.sparse_count
+            self._superseding.update(dict.fromkeys(self._indexes, 0.0))
         for key, due in list(self._superseding.items()):
             if due <= now_s:
                 again = self._indexes[key].reclaim(now_s)
@@ -95,6 +102,8 @@ class OwnedIndexes:
                     del self._superseding[key]
                 else:
                     self._superseding[key] = again
+        if self._sparse_seen != self._allocator.sparse_count:
+            return now_s
         return min(self._superseding.values(), default=None)
 
     @property

@@ -21,7 +21,7 @@ from controller_proto.errors import Refusal
 from controller_proto.schema import Column as WireColumn
 from controller_proto.schema import Schema
 from shm_arrangements.columns import Column
-from shm_arrangements.types import ColumnSpec, ColumnType
+from shm_arrangements.types import AnyType, ColumnSpec, ColumnType
 
 __all__ = [
     "arrow_schema",
@@ -31,7 +31,7 @@ __all__ = [
     "schema_from_arrow",
 ]
 
-_ARROW = {
+_ARROW: dict[AnyType, Any] = {
     ColumnType.BOOL: pa.bool_(),
     ColumnType.INT64: pa.int64(),
     ColumnType.FLOAT64: pa.float64(),
@@ -39,7 +39,7 @@ _ARROW = {
     ColumnType.TIMESTAMP: pa.timestamp("us"),
     ColumnType.NUMERIC: pa.decimal128(38, 0),
 }
-_DTYPES: dict[ColumnType, Any] = {
+_DTYPES: dict[AnyType, Any] = {
     ColumnType.INT64: np.int64,
     ColumnType.FLOAT64: np.float64,
     ColumnType.TIMESTAMP: np.int64,
@@ -53,7 +53,7 @@ def arrow_schema(specs: tuple[ColumnSpec, ...]) -> Any:
     return pa.schema([pa.field(s.name, _ARROW[s.type], nullable=s.nullable) for s in specs])
 
 
-def column_type(type: Any, name: str = "") -> ColumnType:
+def column_type(type: Any, name: str = "") -> AnyType:
     """The column type that holds every value of an Arrow type.
 
     Raises Refusal(`schema-mismatch`) naming the column and the type if there is none.
@@ -86,7 +86,7 @@ def schema_from_arrow(schema: Any) -> Schema:
     )
 
 
-def column_from_arrow(array: Any, type: ColumnType, *, name: str = "", trusted: bool = False) -> Column:
+def column_from_arrow(array: Any, type: AnyType, *, name: str = "", trusted: bool = False) -> Column:
     """A column of a `pa.Array` or `pa.ChunkedArray` of any Arrow type that `column_type` maps to `type`.
 
     trusted: we wrote it, so floats are canonical, text is UTF-8 and zeros stand under NULLs; nothing is
@@ -149,7 +149,7 @@ def _validity(array: Any) -> Any:
     return _bits(array.buffers()[0], array.offset, len(array))
 
 
-def _numbers(array: Any, type: ColumnType, name: str) -> Any:
+def _numbers(array: Any, type: AnyType, name: str) -> Any:
     if array.type == pa.uint64():
         raw = _view(array.buffers()[1], np.uint64, array.offset, len(array))
         beyond = raw > np.uint64(np.iinfo(np.int64).max)

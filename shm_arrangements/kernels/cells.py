@@ -211,7 +211,7 @@ def _compare_flat(a: Any, ca: Any, pa: Any, b: Any, cb: Any, pb: Any) -> int:
     if kind == KIND_BYTES:
         a_lo, a_hi = bytes_at(a, ca, pa)
         b_lo, b_hi = bytes_at(b, cb, pb)
-        return compare_bytes(a[ca, VALUES] + a_lo, a_hi - a_lo, b[cb, VALUES] + b_lo, b_hi - b_lo)  # type: ignore[no-any-return]
+        return compare_bytes(a[ca, VALUES] + a_lo, a_hi - a_lo, b[cb, VALUES] + b_lo, b_hi - b_lo)
     x, y = order_word(a, ca, pa, 0), order_word(b, cb, pb, 0)
     if x != y:
         return -1 if x < y else 1
@@ -391,12 +391,12 @@ def ordered_codes(table: Any, last: int, out: Any) -> None:
 @kernel(TABLE, I64, TABLE, I64, i64, OUT_BOOL)
 def equal_pairs(a: Any, rows_a: Any, b: Any, rows_b: Any, columns: int, out: Any) -> int:
     """out[k] = whether row rows_a[k] of a equals rows_b[k] of b in the first `columns`. Returns how many."""
-    count = 0
+    count = np.int64(0)
     for k in range(out.shape[0]):
         same = compare_cells(a, rows_a[k], b, rows_b[k], 0, columns) == 0
         out[k] = same
         count += np.int64(same)
-    return count
+    return count  # type: ignore[return-value]
 
 
 @kernel(TABLE, i64, i64, OUT_U64_2D, i64)

@@ -165,12 +165,12 @@ def _skip(program: Any, node: Any, data: Any, at: Any) -> Any:
 @kernel(U8, OUT_I64, OUT_BOOL)
 def read_nulls(data: Any, at: Any, valid: Any) -> int:
     """Whether each value at `at` is valid; `at` moves behind the byte that says so. Returns the NULLs."""
-    nulls = 0
+    nulls = np.int64(0)
     for i in range(at.shape[0]):
         valid[i] = data[at[i]] == 0
         nulls += 1 - np.int64(valid[i])
         at[i] += 1
-    return nulls
+    return nulls  # type: ignore[return-value]
 
 
 @kernel(U8, OUT_I64, read(OUT_BOOL.dtype), OUT_U64)
