@@ -1,4 +1,4 @@
-"""Arenas: small batches share memory that is appended to, never rewritten, and goes when it is worth little."""
+"""Arenas: small batches share memory that is appended to, never rewritten, and left when it is worth little."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,13 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shm_arrangements import failpoints, segment
-from shm_arrangements.arena import SMALL_BYTES, SegmentAllocator, next_locator
+from shm_arrangements.arena import SegmentAllocator, next_locator
+from shm_arrangements.frontier import Frontier
 from shm_arrangements.instance import Instance
 from shm_arrangements.names import Locator, PageName
 from shm_arrangements.publication import PageReader, PublicationPage
 from shm_arrangements.reclaim import GRACE_GENERATIONS, GRACE_S, Reclaimer, Superseded, plan_reclaim
 from shm_arrangements.schema import ArrangementSchema
+from shm_arrangements.snapshot import PublishedTrace
 from shm_arrangements.types import ColumnSpec, ColumnType
+from shm_arrangements.updates import Updates
+from shm_arrangements.writer import TraceWriter
 
 SCHEMA = ArrangementSchema((ColumnSpec("k", ColumnType.INT64, False),), (0,))
 
@@ -127,3 +132,114 @@ def test_finish_removes_what_waits_at_once(held: Instance) -> None:
     reclaimer.finish()
     assert (_standing(places), len(reclaimer)) == (0, 0)
     assert not [name for name in os.listdir("/dev/shm") if held.token in name and not name.endswith("ctl")]
+
+
+def _rows(first: int, n: int, time: int, diff: int = 1) -> Updates:
+    return Updates.from_rows((ColumnType.INT64,), [((k,), time, diff) for k in range(first, first + n)])
+
+
+def _keys(trace: PublishedTrace) -> Counter[int]:
+    """What the published chain says of its last time."""
+    found: Counter[int] = Counter()
+    for batch in trace.snapshot().batches():
+        for key, diff in zip(batch.row_columns()[0].to_pylist(), batch.diffs.tolist(), strict=True):
+            found[key] += diff
+    return Counter({key: n for key, n in found.items() if n})
+
+
+class Fleet:
+    """Some traces of one writer that share arenas, and a clock."""
+
+    def __init__(self, held: Instance, n: int) -> None:
+        self.allocator = SegmentAllocator(held.token, 0)
+        self.traces = [TraceWriter(self.allocator, id, 1, SCHEMA, 0) for id in range(n)]
+        self.published = [PublishedTrace(PageName(held.token, id, 1, "oks")) for id in range(n)]
+        self.now_s = 0.0
+
+    def reclaim(self, *, rounds: int = 1) -> None:
+        for _ in range(rounds):
+            self.now_s += 2 * GRACE_S
+            for trace in self.traces:
+                trace.reclaim(self.now_s)
+
+    def churn(self, trace: int, until_arenas: int) -> None:
+        """Insert and take back the same rows, until the writer has opened so many arenas in all."""
+        seen = {arena.seq for arena in self.allocator.arenas}
+        writer = self.traces[trace]
+        while len(seen) < until_arenas:
+            time = 0 if writer.upper == Frontier.minimum() else writer.upper.time
+            writer.set_compaction(Frontier.at(time))
+            writer.insert(_rows(0, 400, time, 1 if time % 2 == 0 else -1), Frontier.at(time + 1))
+            seen |= {arena.seq for arena in self.allocator.arenas}
+            if time % 8 == 0:
+                self.reclaim()
+
+    def close(self) -> None:
+        for trace in self.traces:
+            trace.close()
+
+
+def test_an_arena_stays_for_the_grace_of_every_page_that_named_something_in_it(held: Instance) -> None:
+    fleet = Fleet(held, 2)
+    for trace in fleet.traces:
+        trace.insert(_rows(0, 10, 0), Frontier.at(1))
+    (arena,) = fleet.allocator.arenas
+    name = Path("/dev/shm", arena.name)
+    assert len(arena.survivors()) == 2
+    fleet.traces[0].close()
+    assert len(arena.survivors()) == 1
+    assert _keys(fleet.published[1]) == Counter(range(10))
+    fleet.traces[1].set_compaction(Frontier.at(1))
+    fleet.traces[1].insert(_rows(0, 10, 1, -1), Frontier.at(2))
+    while fleet.traces[1].exert(1000):
+        pass
+    fleet.traces.pop(0)
+    assert len(arena.survivors()) == 2, "superseded, and in its grace"
+    fleet.reclaim()
+    assert len(arena.survivors()) == 2, "its grace begins when it is noticed"
+    fleet.reclaim()
+    assert (arena.survivors(), name.exists()) == ((), True)
+    fleet.close()
+    assert not name.exists()
+
+
+def test_what_an_idle_trace_has_in_a_sparse_arena_is_copied_out_and_the_arena_goes(held: Instance) -> None:
+    fleet = Fleet(held, 2)
+    idle, busy = 1, 0
+    fleet.traces[idle].insert(_rows(1000, 500, 0), Frontier.at(1))
+    first = fleet.allocator.arenas[0]
+    before = fleet.published[idle].snapshot()
+    fleet.churn(busy, until_arenas=3)
+    fleet.reclaim(rounds=4)
+    assert first not in fleet.allocator.arenas
+    assert not Path("/dev/shm", first.name).exists()
+    after = fleet.published[idle].snapshot()
+    assert (after.since, after.upper) == (before.since, before.upper)
+    places = [[batch.locator for batch in one.batches()] for one in (before, after)]
+    assert places[0] != places[1]
+    assert all(batch.checksum_holds() for one in (before, after) for batch in one.batches())
+    assert _keys(fleet.published[idle]) == Counter(range(1000, 1500))
+    assert len(fleet.allocator.arenas) <= 2
+    fleet.close()
+    assert fleet.allocator.arenas == ()
+
+
+def test_without_room_survivors_stay_and_are_copied_when_there_is_some(held: Instance) -> None:
+    fleet = Fleet(held, 2)
+    idle = fleet.traces.pop()
+    idle.insert(_rows(1000, 500, 0), Frontier.at(1))
+    first = fleet.allocator.arenas[0]
+    fleet.churn(0, until_arenas=2)
+    fleet.reclaim(rounds=3)
+    assert fleet.allocator.sparse_count > 0
+    failpoints.arm("arena.append", "error")
+    generation = idle.page.state.generation
+    for _ in range(2):
+        idle.reclaim(fleet.now_s)
+    assert idle.page.state.generation == generation
+    failpoints.disarm_all()
+    fleet.traces.append(idle)
+    fleet.reclaim(rounds=3)
+    assert first not in fleet.allocator.arenas
+    assert _keys(fleet.published[1]) == Counter(range(1000, 1500))
+    fleet.close()
