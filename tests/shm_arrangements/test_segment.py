@@ -6,6 +6,7 @@ import fcntl
 import gc
 import os
 import pickle
+import resource
 import signal
 import stat
 import subprocess
@@ -18,11 +19,12 @@ import numpy as np
 import pytest
 
 from shm_arrangements import failpoints, segment
-from shm_arrangements.arena import next_locator
+from shm_arrangements.arena import SegmentAllocator, next_locator
 from shm_arrangements.errors import FormatMismatch, InvariantViolation, RegistryFull, ShmExhausted
 from shm_arrangements.instance import Instance
 from shm_arrangements.names import Locator, PageName, collection_id, collection_text, parse_page
 
+SLICE_BYTES = segment.SLICE_BYTES
 SHM = Path("/dev/shm")
 
 
@@ -289,3 +291,116 @@ def test_failpoints_refuse_what_they_do_not_know() -> None:
 
 def test_registry_full_is_not_an_os_error() -> None:
     assert not issubclass(RegistryFull, OSError)
+
+
+def _blocks(name: str) -> int:
+    return os.stat(SHM / name).st_blocks * 512
+
+
+def test_a_deferred_segment_is_reserved_in_slices_and_cannot_be_written_before(name: str) -> None:
+    nbytes = 2 * SLICE_BYTES + 5000
+    written = segment.create(name, nbytes, deferred=True)
+    assert (written.reserved, _blocks(name), os.stat(SHM / name).st_size) == (0, 0, nbytes)
+    for upto, reserved in ((1, SLICE_BYTES), (SLICE_BYTES, SLICE_BYTES), (SLICE_BYTES + 1, 2 * SLICE_BYTES)):
+        for use in (lambda: written.buf, written.seal):
+            with pytest.raises(InvariantViolation):
+                use()
+        written.reserve(upto)
+        assert written.reserved == reserved
+        assert reserved <= _blocks(name) < reserved + 4096
+    written.reserve(1 << 60)
+    assert written.reserved == nbytes <= _blocks(name)
+    fds = len(os.listdir("/proc/self/fd"))
+    written.buf[nbytes - 1] = 1
+    written.reserve(nbytes)
+    sealed = written.seal()
+    assert (sealed.buf[nbytes - 1], sealed.nbytes, len(os.listdir("/proc/self/fd"))) == (1, nbytes, fds)
+
+
+def test_bug09_room_that_ends_in_a_later_slice_is_a_typed_error_that_leaves_no_name(name: str) -> None:
+    nbytes = 2 * SLICE_BYTES
+    written = segment.create(name, nbytes, deferred=True)
+    written.reserve(1)
+    maps = _maps()
+    failpoints.arm("segment.reserve", "error", times=1)
+    with pytest.raises(ShmExhausted) as caught:
+        written.reserve(nbytes)
+    assert caught.value.facts["asked_bytes"] == nbytes
+    assert not (SHM / name).exists()
+    assert _maps() == maps - 1, "what it had is given back"
+    with pytest.raises(InvariantViolation):
+        written.reserve(nbytes)
+    written.close()
+    again = segment.create(name, nbytes, deferred=True)
+    again.reserve(nbytes)
+    again.seal()
+
+
+def test_a_deferred_segment_that_cannot_ever_be_had_is_refused_at_once(name: str) -> None:
+    with pytest.raises(ShmExhausted):
+        segment.create(name, segment.free_bytes() + (1 << 30), deferred=True)
+    assert not (SHM / name).exists()
+
+
+def test_what_is_reserved_is_filled_without_a_fault(name: str) -> None:
+    """Where the kernel can populate (5.14): else this only shows that it does no harm."""
+    written = segment.create(name, SLICE_BYTES)
+    view = np.frombuffer(written.buf, np.uint8)
+    if tuple(int(part) for part in os.uname().release.split(".")[:2]) < (5, 14):
+        pytest.skip("a kernel that cannot populate")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    view[:] = 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 100
+
+
+def test_a_kernel_that_cannot_populate_is_no_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment, "_POPULATE_WRITE", 0x7FFF)  # EINVAL
+    written = segment.create(name, 2 * SLICE_BYTES)
+    written.buf[-1] = 1
+    assert _blocks(name) >= 2 * SLICE_BYTES
+
+
+def test_a_shared_mapping_is_one_and_goes_with_the_last_view(name: str) -> None:
+    segment.create(name, 5000).close()
+    maps = _maps()
+    one, two = segment.attach_shared(name), segment.attach_shared(name)
+    assert one.readonly
+    assert one.obj is two.obj
+    assert _maps() == maps + 1
+    part = np.frombuffer(two, np.uint8)[10:20]
+    del one, two
+    gc.collect()
+    assert (_maps(), part.sum()) == (maps + 1, 0)
+    del part
+    gc.collect()
+    assert _maps() == maps
+
+
+def test_allocations_that_are_deferred_or_given_up_keep_the_contract() -> None:
+    with Instance.create() as held:
+        allocator = SegmentAllocator(held.token, 0)
+        for nbytes in (100, SLICE_BYTES + 1):
+            allocation = allocator.allocate(nbytes, deferred=True)
+            if nbytes > SLICE_BYTES:
+                assert allocation.reserved == 0
+                with pytest.raises(InvariantViolation):
+                    _ = allocation.buffer
+                allocation.reserve(1)
+                assert allocation.reserved == SLICE_BYTES
+            allocation.reserve(nbytes)
+            assert allocation.reserved == nbytes
+            allocation.buffer[:nbytes] = 1
+            assert allocation.seal()[:nbytes].all()
+            allocation.abandon()
+            assert (SHM / allocation.locator.name).exists(), "sealed is not given up any more"
+        assert allocator.allocate(SLICE_BYTES + 1).reserved == SLICE_BYTES + 1
+        failpoints.arm("segment.reserve", "error", times=1)
+        given_up = allocator.allocate(2 * SLICE_BYTES, deferred=True)
+        with pytest.raises(ShmExhausted):
+            given_up.reserve(1)
+        given_up.abandon()
+        given_up.abandon()
+        assert not (SHM / given_up.locator.name).exists()
+        for use in (given_up.seal, lambda: given_up.buffer, lambda: given_up.reserve(1)):
+            with pytest.raises(InvariantViolation):
+                use()
