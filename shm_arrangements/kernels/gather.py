@@ -45,7 +45,7 @@ def _copy_bytes(source: Any, start: Any, target: Any, at: Any, size: Any) -> Non
         target[at + b] = source[start + b]
 
 
-@kernel(U8, I64, I64, OUT_I64, OUT_U8)
+@kernel(U8, I64, I64, I64, OUT_U8)
 def gather_text(data: Any, offsets: Any, rows: Any, out_offsets: Any, out: Any) -> None:
     """Copy texts `rows` to where `out_offsets` (of `text_offsets`) says."""
     for i in range(rows.shape[0]):
@@ -74,7 +74,7 @@ def span_offsets(lo: Any, hi: Any, out: Any) -> int:
     return total
 
 
-@kernel(U8, I64, OUT_I64, OUT_U8)
+@kernel(U8, I64, I64, OUT_U8)
 def gather_spans(data: Any, lo: Any, out_offsets: Any, out: Any) -> None:
     """Copy the spans that begin at lo[i] to where `out_offsets` (of `span_offsets`) says."""
     for i in range(lo.shape[0]):
