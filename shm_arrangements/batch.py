@@ -1,6 +1,6 @@
 """Batch: immutable updates of one arrangement over `[lower, upper)`, sorted for reading.
 
-Sorted by (code, key, value, time), where code is the hash of the key columns, and consolidated: no zero
+Sorted by (code, key, value, time), where code is a u64 made of the key (schema.py), and consolidated: no zero
 diffs, no two updates with the same row and time, but for a sum beyond 64 bits: that stands in parts, all but
 one of them 2^63 - 1 or -2^63, and is an error only to who needs the sum. So all updates of a key are
 neighbours, found by searching the codes. All arrays are read-only views of one piece of memory, private or
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm_arrangements import layout as layouts
-from shm_arrangements.columns import Column, Ints
+from shm_arrangements.columns import Column, Ints, Table
 from shm_arrangements.description import Description
 from shm_arrangements.errors import FormatMismatch
 from shm_arrangements.rows import Words, encode
@@ -32,9 +32,15 @@ _NO_DIFFS: Final[Ints] = np.empty(0, np.int64)
 
 
 class Batch:
-    """n updates: codes, times (n,) uint64, diffs (n,) int64, columns in STORED order, all read-only."""
+    """n updates: codes (n,) uint64, columns in STORED order, all read-only.
 
-    __slots__ = ("_buffer", "codes", "columns", "description", "diffs", "locator", "schema", "times")
+    time_cells: (n,) uint64, or (1,) if all updates have one time; diff_cells (n,) int64 or (1,) alike.
+    """
+
+    __slots__ = (
+        "_buffer", "_table", "codes", "columns", "description", "diff_cells", "locator", "schema",
+        "time_cells",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -42,8 +48,8 @@ class Batch:
         description: Description,
         codes: Words,
         columns: tuple[Column, ...],
-        times: Words,
-        diffs: Ints,
+        time_cells: Words,
+        diff_cells: Ints,
         *,
         locator: Any = None,
         buffer: NDArray[np.uint8] | None = None,
@@ -52,8 +58,9 @@ class Batch:
         self.description = description
         self.codes = codes
         self.columns = columns
-        self.times = times
-        self.diffs = diffs
+        self.time_cells = time_cells
+        self.diff_cells = diff_cells
+        self._table: Table | None = None
         self.locator = locator
         self._buffer = buffer
 
@@ -76,10 +83,10 @@ class Batch:
 
         Raises: FormatMismatch if the bytes are no batch, or one of another schema.
         """
-        layout, written = layouts.read_header(buffer)
+        layout, written, code = layouts.read_header(buffer)
         found = tuple((c.type, c.nullable) for c in layout.columns)
         wanted = tuple((c.type, c.nullable) for c in schema.stored)
-        if found != wanted or layout.key_columns != len(schema.key):
+        if found != wanted or layout.key_columns != len(schema.key) or code is not schema.code:
             raise FormatMismatch("batch of another schema", found=found, expected=wanted)
         return cls(
             schema,
@@ -99,8 +106,8 @@ class Batch:
             description,
             self.codes,
             self.columns,
-            self.times,
-            self.diffs,
+            self.time_cells,
+            self.diff_cells,
             locator=self.locator,
             buffer=self._buffer,
         )
@@ -119,7 +126,38 @@ class Batch:
         )
 
     def __len__(self) -> int:
-        return len(self.times)
+        return len(self.codes)
+
+    @property
+    def times(self) -> Words:
+        """(n,) the time of each update; if they are one, made on each access."""
+        return self.times_at(0, len(self))
+
+    @property
+    def diffs(self) -> Ints:
+        """(n,) the diff of each update; if they are one, made on each access."""
+        return self.diffs_at(0, len(self))
+
+    def times_at(self, lo: int, hi: int) -> Words:
+        """`times[lo:hi]`, without more work than that."""
+        return _cells_at(self.time_cells, lo, hi)
+
+    def diffs_at(self, lo: int, hi: int) -> Ints:
+        """`diffs[lo:hi]`, without more work than that."""
+        return _cells_at(self.diff_cells, lo, hi)
+
+    def diffs_of(self, rows: Ints) -> Ints:
+        """(m,) the diffs of `rows` (m,)."""
+        return (
+            self.diff_cells.take(rows) if len(self.diff_cells) > 1 else np.repeat(self.diff_cells, len(rows))
+        )
+
+    @property
+    def table(self) -> Table:
+        """The stored columns as kernels see them."""
+        if self._table is None:
+            self._table = Table(self.columns)
+        return self._table
 
     @property
     def nbytes(self) -> int:
@@ -150,7 +188,9 @@ class Batch:
             assert self._buffer is None, "an empty batch owns memory"
             return
         image = encode(self.columns, self.schema.stored_image, rows=n)
-        assert (image.hash(len(self.schema.key)) == self.codes).all(), "codes are not the hash of the key"
+        assert (self.schema.codes_of(self.key_columns(), n) == self.codes).all(), (
+            "codes are not those of the keys"
+        )
         order = image.sort_order(self.codes, self.times)
         assert (order == np.arange(n)).all(), "not sorted"
         _, sums = image.consolidate(order, self.diffs, self.times, split=True)
@@ -161,3 +201,11 @@ class Batch:
 
     def __repr__(self) -> str:
         return f"Batch({self.description}, n={len(self)})"
+
+
+def _cells_at(cells: NDArray[Any], lo: int, hi: int) -> NDArray[Any]:
+    if len(cells) != 1:
+        return cells[lo:hi]
+    out = np.repeat(cells, hi - lo)
+    out.flags.writeable = False
+    return out

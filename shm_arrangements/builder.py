@@ -168,7 +168,7 @@ class Assembler:
 
     def write_header(self, description: Description) -> None:
         """After the last `fill`, before any checksum."""
-        layouts.write_header(self._buffer, self._layout, description, self._nulls)
+        layouts.write_header(self._buffer, self._layout, description, self._nulls, self._schema.code)
 
     def checksum(self, start: int, stop: int, state: int) -> int:
         """Continue the checksum over bytes [start, stop), multiples of 8; it begins at CHECKSUM_FROM."""
@@ -190,7 +190,7 @@ class Assembler:
 def build_batch(
     updates: Updates, schema: ArrangementSchema, description: Description, allocator: Allocator
 ) -> Batch:
-    """Hash, sort, consolidate and store `updates` (columns in ROW order, any order of updates).
+    """Code, sort, consolidate and store `updates` (columns in ROW order, any order of updates).
 
     Returns an empty batch, without memory, if nothing is left. Raises: InvariantViolation if a time lies
     outside the description; ValueError if a NULL is in a column that has none; what the allocator raises.
@@ -201,7 +201,7 @@ def build_batch(
     _check_times(updates.times, description)
     columns = tuple(updates.columns[i] for i in schema.stored_order)
     image = encode(columns, schema.stored_image, rows=n)
-    codes = image.hash(len(schema.key))
+    codes = schema.codes_of(columns[: len(schema.key)], n)
     order = image.sort_order(codes, updates.times)
     rows, sums = image.consolidate(order, updates.diffs, updates.times, split=True)
     if len(rows) == 0:

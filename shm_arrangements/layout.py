@@ -26,12 +26,12 @@ from shm_arrangements.description import Description
 from shm_arrangements.errors import FormatMismatch
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.kernels import hashing
+from shm_arrangements.schema import CodeKind
 from shm_arrangements.types import DTYPES, ColumnType
 
 MAGIC: Final = b"SHMARRB\x01"
 VERSION: Final = 1
 ALIGNMENT: Final = 64
-CODE_HASH_1: Final = 1  # codes are kernels/hashing.py of the key
 _PLAIN: Final = 0  # the one encoding
 _CHECKSUM_NONE: Final = 0
 _CHECKSUM_WORDS: Final = 1
@@ -114,14 +114,18 @@ def plan_layout(rows: int, key_columns: int, shapes: Sequence[ColumnShape]) -> B
 
 
 def write_header(
-    buffer: Bytes, layout: BatchLayout, description: Description, null_counts: Sequence[int]
+    buffer: Bytes,
+    layout: BatchLayout,
+    description: Description,
+    null_counts: Sequence[int],
+    code: CodeKind,
 ) -> None:
     """Write all but the checksum."""
     _STAMP.pack_into(buffer.data, 0, MAGIC, VERSION, _CHECKSUM_NONE, 0)
     frontiers = (description.lower, description.upper, description.since)
     _BODY.pack_into(
         buffer.data, _STAMP.size,
-        layout.nbytes, layout.rows, len(layout.columns), layout.key_columns, CODE_HASH_1, 0,
+        layout.nbytes, layout.rows, len(layout.columns), layout.key_columns, code, 0,
         *(word for frontier in frontiers for word in frontier_words(frontier)),
         *_pairs(layout.codes, layout.times, layout.diffs),
     )  # fmt: skip
@@ -151,7 +155,7 @@ def write_checksum(buffer: Bytes, checksum: int) -> None:
     _STAMP.pack_into(buffer.data, 0, MAGIC, VERSION, _CHECKSUM_WORDS, checksum)
 
 
-def read_header(buffer: Bytes) -> tuple[BatchLayout, Description]:
+def read_header(buffer: Bytes) -> tuple[BatchLayout, Description, CodeKind]:
     """Inverse of `write_header`; proves that every extent lies within the bytes, not that they are undamaged.
 
     Raises: FormatMismatch naming what does not fit.
@@ -164,7 +168,7 @@ def read_header(buffer: Bytes) -> tuple[BatchLayout, Description]:
     if version != VERSION:
         raise FormatMismatch("batch of another format version", version=version, expected=VERSION)
     nbytes, rows, n_columns, key_columns, code_kind, _, *words = _BODY.unpack_from(buffer.data, _STAMP.size)
-    if code_kind != CODE_HASH_1:
+    if code_kind not in list(CodeKind):
         raise FormatMismatch("unknown kind of code", code_kind=code_kind)
     if nbytes > len(buffer) or _TABLE_AT + n_columns * _COLUMN.size > nbytes or key_columns > n_columns:
         raise FormatMismatch("batch is cut short", payload_bytes=nbytes, nbytes=len(buffer))
@@ -186,7 +190,7 @@ def read_header(buffer: Bytes) -> tuple[BatchLayout, Description]:
     shapes = [ColumnShape(c.type, c.nullable, c.validity.nbytes > 0, c.values.nbytes) for c in columns]
     if layout != plan_layout(rows, key_columns, shapes):
         raise FormatMismatch("extents do not match the number of rows", rows=rows)
-    return layout, Description(lower, upper, since)
+    return layout, Description(lower, upper, since), CodeKind(code_kind)
 
 
 def verify_checksum(buffer: Bytes) -> bool:

@@ -24,7 +24,7 @@ from shm_arrangements.columns import Column, Ints
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.kernels import rows as row_kernels
 from shm_arrangements.kernels import seek
-from shm_arrangements.rows import RowImage, Words, encode
+from shm_arrangements.rows import Words, encode
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.updates import Updates
 
@@ -117,7 +117,7 @@ def lookup_at(
             key_columns = tuple(c.take(asked) for c in key_columns)
             break
     keys = encode(key_columns, schema.key_image, rows=None if key_columns else 1)
-    columns, counts, index = _find(batches, t, keys)
+    columns, counts, index = _find(batches, t, schema.codes_of(key_columns, rows=1))
     if not len(index):
         return tuple(Column.empty(c.type) for c in schema.columns), counts, index
     image = encode(columns, schema.stored_image, rows=len(index))
@@ -153,7 +153,7 @@ def updates_between(
         rows = np.flatnonzero((batch.times > np.uint64(t1)) & (batch.times <= np.uint64(t2)))
         if len(rows):
             columns = tuple(c.take(rows) for c in batch.row_columns())
-            found.append(Updates(columns, batch.times.take(rows), batch.diffs.take(rows)))
+            found.append(Updates(columns, batch.times.take(rows), batch.diffs_of(rows)))
     return Updates.concat(found).consolidate()
 
 
@@ -237,9 +237,8 @@ def _fold(parts: list[_Part], schema: ArrangementSchema) -> Rows:
     return tuple(c.take(rows) for c in whole.columns), counts
 
 
-def _find(batches: Sequence[Batch], t: int, keys: RowImage) -> tuple[tuple[Column, ...], Ints, Ints]:
-    """The updates up to `t` whose codes are those of `keys`: stored columns, diffs, and which key."""
-    codes = keys.hash()
+def _find(batches: Sequence[Batch], t: int, codes: Words) -> tuple[tuple[Column, ...], Ints, Ints]:
+    """The updates up to `t` whose codes are `codes`: stored columns, diffs, and which of the codes."""
     n = len(codes)
     lo, hi = np.empty(n, np.int64), np.empty(n, np.int64)
     last = np.uint64(t)
@@ -251,11 +250,11 @@ def _find(batches: Sequence[Batch], t: int, keys: RowImage) -> tuple[tuple[Colum
         if not found:
             continue
         rows, index = np.empty(found, np.int64), np.empty(found, np.int64)
-        count = seek.expand_runs(lo, hi, batch.times, last, rows, index)
+        count = seek.expand_runs(lo, hi, batch.time_cells, last, rows, index)
         if count:
             rows = rows[:count]
             columns.append([c.take(rows) for c in batch.columns])
-            diffs.append(batch.diffs.take(rows))
+            diffs.append(batch.diffs_of(rows))
             indexes.append(index[:count])
     if not diffs:
         return (), _NO_ROWS, _NO_ROWS

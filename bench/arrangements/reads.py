@@ -30,7 +30,6 @@ from shm_arrangements.description import Description
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.instance import Instance
 from shm_arrangements.kernels import seek
-from shm_arrangements.rows import encode
 from shm_arrangements.types import ColumnType
 from shm_arrangements.updates import Updates
 from shm_arrangements.view import ReadView
@@ -107,12 +106,12 @@ def lookups(bench: Bench) -> None:
 def _compiled_us(batch: Any, asked: Words, wanted: Words) -> float:
     """Microseconds a key, searched one after the other by the library's kernels; values taken out."""
     n = len(asked)
-    codes = encode((word_column(asked),), PAIRS.key_image, rows=n).hash()
+    codes = PAIRS.codes_of((word_column(asked),))
     lo, hi = np.empty(n, np.int64), np.empty(n, np.int64)
     rows, index = np.empty(n, np.int64), np.empty(n, np.int64)
     start = time.perf_counter()
     found = seek.find_runs(batch.codes, codes, lo, hi)
-    count = seek.expand_runs(lo, hi, batch.times, np.uint64(0), rows[:found], index[:found])
+    count = seek.expand_runs(lo, hi, batch.time_cells, np.uint64(0), rows[:found], index[:found])
     values = batch.columns[1].values.take(rows[:count])
     took = time.perf_counter() - start
     require(np.array_equal(values.view(np.uint64), wanted), "values of the kernels")

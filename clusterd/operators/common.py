@@ -26,9 +26,8 @@ def cut_blocks(batches: Sequence[Batch], round: Round) -> Iterator[Updates]:
         columns = batch.row_columns()
         for lo in range(0, len(batch), BLOCK_ROWS):
             hi = min(lo + BLOCK_ROWS, len(batch))
-            block = Updates(
-                tuple(column.slice(lo, hi) for column in columns), batch.times[lo:hi], batch.diffs[lo:hi]
-            )
+            part = tuple(column.slice(lo, hi) for column in columns)
+            block = Updates(part, batch.times_at(lo, hi), batch.diffs_at(lo, hi))
             yield round.cut(block)
 
 

@@ -53,7 +53,7 @@ class _Row:
             for lo, hi in zip(self._image.text_lo[0].tolist(), self._image.text_hi[0].tolist(), strict=True)
         )
         self.identity = (self._image.lanes.tobytes(), texts)
-        self.code = self._image.hash(len(schema.key))[0]
+        self.code = schema.codes_of(columns[: len(schema.key)], rows=1)[0]
 
     def row(self) -> tuple[Column, ...]:
         return tuple(self.columns[i] for i in self.schema.row_order)
@@ -67,11 +67,12 @@ class _Row:
             if lo == hi:
                 continue
             image = encode([c.slice(lo, hi) for c in part.batch.columns], self._spec, hi - lo)
+            times, diffs = part.batch.times_at(lo, hi), part.batch.diffs_at(lo, hi)
             zeros = np.zeros(hi - lo, np.int64)
             for k in np.flatnonzero(image.equal(np.arange(hi - lo), self._image, zeros)).tolist():
-                time = max(int(part.batch.times[lo + k]), as_of)
+                time = max(int(times[k]), as_of)
                 if part.first <= time <= part.last:
-                    out[time] += int(part.batch.diffs[lo + k])
+                    out[time] += int(diffs[k])
         return out
 
 
@@ -100,8 +101,8 @@ class OverflowWatch:
             x = _Row(self._schemas[0], tuple(c.slice(i, i + 1) for c in a.columns))
             y = _Row(self._schemas[1], tuple(c.slice(j, j + 1) for c in b.columns))
             pair = self._noted.setdefault((x.identity, y.identity), _Pair(x, y, defaultdict(int)))
-            time = max(int(a.times[i]), int(b.times[j]), as_of)
-            pair.skipped[time] += int(a.diffs[i]) * int(b.diffs[j])
+            time = max(int(a.times_at(i, i + 1)[0]), int(b.times_at(j, j + 1)[0]), as_of)
+            pair.skipped[time] += int(a.diffs_at(i, i + 1)[0]) * int(b.diffs_at(j, j + 1)[0])
 
     def corrections(
         self,

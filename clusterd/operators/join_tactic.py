@@ -5,9 +5,9 @@ The contract of a tactic: every pair of updates, one of each part, whose keys ar
 their parts' spans, exactly once, in pieces of at most `room` rows; time is the greater of the two, diff the
 product.
 
-A code is a hash: two keys may share it. Rows of a key stand together in a batch, so a run of equal codes is
-one key on each side if its first and last rows say so; where they do not, the run is split and the keys are
-paired singly.
+The codes of both sides are of one kind (schema.py), and two keys may share one. Rows of a key stand together
+in a batch, so a run of equal codes is one key on each side if its first and last rows say so; where they do
+not, the run is split and the keys are paired singly.
 
 Does not: know what is new or old, gather columns, or multiply what may leave 62 bits (`wide` pairs).
 """
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from clusterd.operators.kernels import join as kernels
 from shm_arrangements.batch import Batch
 from shm_arrangements.columns import Column
+from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.kernels.hashing import NULL_FLAG
 from shm_arrangements.rows import RowImage, RowSpec, encode
 
@@ -84,6 +85,8 @@ class KernelTactic:
         self, left: Part, right: Part, as_of: int, null_safe: bool, room: Callable[[], int]
     ) -> Iterator[Pairs]:
         a, b = left.batch, right.batch
+        if a.schema.code is not b.schema.code:
+            raise InvariantViolation("joined by codes of two kinds", left=a.schema, right=b.schema)
         place = np.zeros(3, np.int64)
         found = np.empty((min(_RUNS, len(a), len(b)), 4), np.int64)
         while place[0] < len(a) and place[1] < len(b):
@@ -104,9 +107,9 @@ class KernelTactic:
         times, diffs = np.empty(room, np.uint64), np.empty(room, np.int64)
         wide = np.empty((2, _WIDE), np.int64)
         n = kernels.expand_runs(
-            runs, a.times, a.diffs, np.uint64(left.first), np.uint64(left.last),
-            b.times, b.diffs, np.uint64(right.first), np.uint64(right.last), np.uint64(as_of), PIECE_STEPS,
-            state, self._left[:room], self._right[:room], times, diffs, wide[0], wide[1],
+            runs, a.time_cells, a.diff_cells, np.uint64(left.first), np.uint64(left.last),
+            b.time_cells, b.diff_cells, np.uint64(right.first), np.uint64(right.last), np.uint64(as_of),
+            PIECE_STEPS, state, self._left[:room], self._right[:room], times, diffs, wide[0], wide[1],
         )  # fmt: skip
         w = int(state[kernels.WIDE])
         steps = sought + int(state[kernels.STEPS])

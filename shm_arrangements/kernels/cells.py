@@ -120,6 +120,12 @@ def is_null(table: Any, column: Any, row: Any) -> bool:
 
 
 @inner
+def cell(values: Any, row: Any) -> Any:
+    """The time or diff of a row, of an array that has one a row, or one for all."""
+    return values[row] if values.shape[0] > 1 else values[0]
+
+
+@inner
 def bytes_at(table: Any, column: Any, place: Any) -> Any:
     """Where the text (or bytes) at a place begins and ends; of a list, its elements."""
     offsets = table[column, OFFSETS] + 8 * place

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from shm_arrangements.kernels.cells import cell
 from shm_arrangements.kernels.jit import I64, OUT_I64, U64, i64, inner, kernel, u64
 
 _WORDS = float(1 << 64)
@@ -143,12 +144,12 @@ def match_runs(
 def expand_runs(lo: Any, hi: Any, times: Any, last: Any, out_rows: Any, out_keys: Any) -> int:
     """List the rows of all runs whose time is at most `last`, each with the number of its run.
 
-    Returns how many.
+    times: one a row, or one for all. Returns how many.
     """
     count = 0
     for k in range(lo.shape[0]):
         for row in range(lo[k], hi[k]):
-            if times[row] <= last:
+            if cell(times, row) <= last:
                 out_rows[count] = row
                 out_keys[count] = k
                 count += 1

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from shm_arrangements.kernels.cells import cell
 from shm_arrangements.kernels.jit import I64, OUT_I64, OUT_U64, U64, i64, inner, kernel, u64, write
 
 OUT_I64_2D = write(i64, 2)
@@ -123,7 +124,8 @@ def expand_runs(
     """Pairs (left row, right row, time, diff) of `runs` (k, 4), those with times in [first, last] on each
     side.
 
-    Times are advanced to as_of before they are judged. Pairs whose product may leave 62 bits go to wide_*.
+    Times and diffs are one an update, or one for all. Times are advanced to as_of before they are judged.
+    Pairs whose product may leave 62 bits go to wide_*.
     Returns how many pairs; state[WIDE] is how many wide ones, state[STEPS] the steps of this call, `budget`
     at most. All is done when state[RUN] == k.
     """
@@ -138,10 +140,10 @@ def expand_runs(
             a, b = runs[run, 0], runs[run, 2]
         l_end, r_end = runs[run, 1], runs[run, 3]
         while a < l_end:
-            time = max(l_times[a], as_of)
+            time = max(cell(l_times, a), as_of)
             steps += 1
             if l_first <= time and time <= l_last:
-                diff = l_diffs[a]
+                diff = cell(l_diffs, a)
                 # As far as room and budget surely reach, without asking at each pair.
                 while b < r_end:
                     stop = min(r_end, b + min(room - pairs, budget - steps, wide_room - wide))
@@ -152,10 +154,10 @@ def expand_runs(
                     steps += stop - b
                     small = -_SMALL <= diff <= _SMALL
                     for j in range(b, stop):
-                        other = max(r_times[j], as_of)
+                        other = max(cell(r_times, j), as_of)
                         if other < r_first or other > r_last:
                             continue
-                        d = r_diffs[j]
+                        d = cell(r_diffs, j)
                         if not (small and -_SMALL <= d <= _SMALL):
                             product = float(diff) * float(d)
                             if product >= _WIDE or product <= -_WIDE:
