@@ -9,7 +9,6 @@ Does not: refresh itself (take another), wait, or project, filter and order: num
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,10 +17,11 @@ from numpy.typing import NDArray
 
 from shm_arrangements import read
 from shm_arrangements.batch import Batch
-from shm_arrangements.columns import Column, Ints, canonical_floats
+from shm_arrangements.columns import Column, Ints
+from shm_arrangements.conversion import key_columns, to_numpy, to_python
 from shm_arrangements.errors import DataError
 from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.types import DTYPES, ColumnSpec, ColumnType
+from shm_arrangements.types import ColumnSpec
 
 
 class Result:
@@ -45,16 +45,18 @@ class Result:
     @property
     def columns(self) -> dict[str, NDArray[Any]]:
         """Every column as `column` gives it."""
-        return {spec.name: to_numpy(column) for spec, column in zip(self.specs, self._columns, strict=True)}
+        return {
+            spec.name: to_numpy(spec, column) for spec, column in zip(self.specs, self._columns, strict=True)
+        }
 
     def column(self, name: str) -> NDArray[Any]:
-        """One column as numpy: bool, int64, float64, datetime64[us]; numeric and text as objects (int, str).
+        """One column as numpy, as conversion.py says by type; with NULLs masked, or None among objects.
 
-        A column with NULLs is a masked array; one of objects has None instead. Raises: KeyError.
+        Raises: KeyError.
         """
         for spec, column in zip(self.specs, self._columns, strict=True):
             if spec.name == name:
-                return to_numpy(column)
+                return to_numpy(spec, column)
         raise KeyError(f"no column {name!r}; there are: {', '.join(spec.name for spec in self.specs)}")
 
     __getitem__ = column
@@ -74,7 +76,7 @@ class Result:
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Every row as a tuple of Python values, as often as it occurs; NULL is None."""
-        values = [to_python(column) for column in self._columns]
+        values = [to_python(*pair) for pair in zip(self.specs, self._columns, strict=True)]
         rows = list(zip(*values, strict=True)) if values else [()] * len(self.counts)
         if (self.counts == 1).all():
             return rows
@@ -151,76 +153,3 @@ class ReadView:
         if len(counts) and counts.min() < 0:
             raise DataError("invalid-data: negative multiplicity", collection=self.name, at=self.at)
         return Result(self.schema.columns, columns, counts, key_index)
-
-
-def key_columns(specs: Sequence[ColumnSpec], keys: Any) -> tuple[Column, ...]:
-    """Keys as columns in key order.
-
-    keys: a sequence of values (of tuples, unless the key has one column), or a numpy array for one column.
-    Raises: ValueError naming what does not fit.
-    """
-    if isinstance(keys, np.ndarray) and keys.dtype != object:
-        if len(specs) != 1 or keys.ndim != 1:
-            raise ValueError(f"an array gives the keys of one column, the index has {len(specs)}")
-        return (_column_of_array(specs[0], keys),)
-    if len(specs) == 1:
-        return (
-            _column_of_values(specs[0], [k[0] if isinstance(k, tuple) and len(k) == 1 else k for k in keys]),
-        )
-    for key in keys:
-        if not isinstance(key, tuple) or len(key) != len(specs):
-            raise ValueError(f"key {key!r} is not a tuple of {len(specs)} values")
-    if not specs:
-        raise ValueError("the index has no key: use scan")
-    return tuple(_column_of_values(spec, [key[i] for key in keys]) for i, spec in enumerate(specs))
-
-
-def to_numpy(column: Column) -> NDArray[Any]:
-    """As `Result.column`."""
-    if column.type in (ColumnType.TEXT, ColumnType.NUMERIC):
-        values = np.empty(len(column), object)
-        values[:] = column.to_pylist()
-        return values
-    plain = column.values.view("datetime64[us]") if column.type is ColumnType.TIMESTAMP else column.values
-    validity = column.validity
-    if validity is None or validity.all():
-        return plain
-    masked: NDArray[Any] = np.ma.MaskedArray(plain, mask=~validity)
-    return masked
-
-
-def to_python(column: Column) -> list[Any]:
-    """Python values, NULL as None; timestamps as datetime (as microseconds where datetime ends)."""
-    if column.type is not ColumnType.TIMESTAMP:
-        return column.to_pylist()
-    validity = column.validity
-    moments = column.values.view("datetime64[us]").tolist()
-    if validity is None:
-        return list(moments)
-    return [moment if valid else None for moment, valid in zip(moments, validity.tolist(), strict=True)]
-
-
-def _column_of_values(spec: ColumnSpec, values: list[Any]) -> Column:
-    only = values[0] if len(values) == 1 else None
-    if spec.type is ColumnType.INT64 and type(only) is int and -(1 << 63) <= only < 1 << 63:
-        return Column(spec.type, np.array(values, np.int64))  # by far the most frequent key
-    if spec.type is ColumnType.TIMESTAMP:
-        values = [_microseconds(value) for value in values]
-    return Column.from_pylist(spec.type, values)
-
-
-def _column_of_array(spec: ColumnSpec, keys: NDArray[Any]) -> Column:
-    if spec.type in (ColumnType.TEXT, ColumnType.NUMERIC):
-        return _column_of_values(spec, keys.tolist())
-    if spec.type is ColumnType.TIMESTAMP and keys.dtype.kind == "M":
-        return Column(spec.type, keys.astype("datetime64[us]").view(np.int64))
-    if not np.can_cast(keys.dtype, DTYPES[spec.type], "safe"):
-        raise ValueError(f"keys of {keys.dtype} do not fit column {spec.name!r} of type {spec.type.name}")
-    values = np.ascontiguousarray(keys, DTYPES[spec.type])
-    return Column(spec.type, canonical_floats(values) if spec.type is ColumnType.FLOAT64 else values)
-
-
-def _microseconds(value: Any) -> Any:
-    if isinstance(value, datetime.datetime | np.datetime64):
-        return int(np.array(value, "datetime64[us]").view(np.int64))
-    return value

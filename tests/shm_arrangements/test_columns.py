@@ -11,26 +11,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shm_arrangements.columns import Column, canonical_floats
-from shm_arrangements.testing import strategies
+from shm_arrangements.testing import edges, strategies
 from shm_arrangements.testing.model import normal_row
-from shm_arrangements.types import ColumnType
+from shm_arrangements.types import AnyType, ColumnSpec, ColumnType, ListType, RecordType
+
+_NESTED = ListType(
+    ColumnSpec(
+        "e",
+        RecordType((ColumnSpec("a", ColumnType.INT16, True), ColumnSpec("b", ColumnType.TEXT, False))),
+        True,
+    )
+)
 
 
 @st.composite
-def pylists(draw: st.DrawFn) -> tuple[ColumnType, list[Any]]:
-    type_ = draw(st.sampled_from(ColumnType))
+def pylists(draw: st.DrawFn) -> tuple[AnyType, list[Any]]:
+    type_ = draw(st.sampled_from([*ColumnType, _NESTED]))
     return type_, draw(st.lists(strategies.values(type_, draw(st.booleans())), max_size=30))
 
 
 def with_bits(column: Column) -> Column:
     """The same column as a mapped one is: validity in bits."""
     bits = column.bits()
-    return Column.with_bits(column.type, column.values, column.offsets, None if bits is None else bits[0])
+    return Column.with_bits(
+        column.type,
+        column.values,
+        column.offsets,
+        None if bits is None else bits[0],
+        children=column.children,
+        length=len(column),
+    )
 
 
 @pytest.mark.slow
 @given(pylists(), st.data())
-def test_every_view_shows_what_a_list_would(drawn: tuple[ColumnType, list[Any]], data: st.DataObject) -> None:
+def test_every_view_shows_what_a_list_would(drawn: tuple[AnyType, list[Any]], data: st.DataObject) -> None:
     type_, values = drawn
     wanted = list(normal_row(values))
     whole = Column.from_pylist(type_, values)
@@ -113,7 +128,7 @@ def test_columns_of_nulls_and_constants_have_the_length_asked_for(type_: ColumnT
     assert Column.nulls(type_, 3).to_pylist() == [None] * 3
     assert Column.empty(type_).to_pylist() == []
     assert not Column.empty(type_).has_validity
-    value = True if type_ is ColumnType.BOOL else "x" if type_ is ColumnType.TEXT else 1
+    value = edges.EDGES[type_][1]
     assert Column.constant(type_, value, 3).to_pylist() == [value] * 3
     assert Column.constant(type_, None, 2).to_pylist() == [None] * 2
     assert Column.concat(type_, []).to_pylist() == []
