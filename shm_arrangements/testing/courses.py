@@ -99,11 +99,12 @@ def random_course(draws: random.Random, max_events: int = 14) -> Course:
 
 
 def random_schema(draws: random.Random, max_columns: int = 4) -> ArrangementSchema:
-    """Any columns with any key, the empty one and the whole row among them."""
+    """Any columns with any key, the empty one and the whole row among them; ordered or not."""
     n = draws.choice([0, *range(1, max_columns + 1), *range(1, max_columns + 1)])
     columns = tuple(random_spec(draws, f"c{i}") for i in range(n))
     positions = draws.sample(range(n), n)
-    return ArrangementSchema(columns, tuple(positions[: draws.randint(0, n)]))
+    key = tuple(positions[: draws.randint(0, n)])
+    return ArrangementSchema(columns, key, ordered=draws.random() < 0.3)
 
 
 def _random_pool(draws: random.Random, schema: ArrangementSchema) -> list[Row]:

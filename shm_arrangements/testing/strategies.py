@@ -86,10 +86,11 @@ def columns(draw: st.DrawFn, max_columns: int = 4) -> tuple[ColumnSpec, ...]:
 
 @st.composite
 def schemas(draw: st.DrawFn, max_columns: int = 4) -> ArrangementSchema:
-    """A schema with any key, the empty one and the whole row among them."""
+    """A schema with any key, the empty one and the whole row among them; ordered or not."""
     specs = draw(columns(max_columns))
     positions = draw(st.permutations(range(len(specs))))
-    return ArrangementSchema(specs, tuple(positions[: draw(st.integers(0, len(specs)))]))
+    key = tuple(positions[: draw(st.integers(0, len(specs)))])
+    return ArrangementSchema(specs, key, ordered=draw(st.booleans()))
 
 
 diffs = st.one_of(st.sampled_from([1, 1, -1, -1, 2, -3]), st.integers(-(1 << 40), 1 << 40).filter(bool))

@@ -196,7 +196,7 @@ def run_courses(make: Maker, seeds: range) -> int:
         failure = _failure(make, course)
         if failure is not None:
             least = _least(make, course, failure)
-            raise AssertionError(f"course {seed} fails, and so does {least}") from failure
+            raise AssertionError(f"course {seed}: {failure!r}; so does {least}") from failure
     return len(seeds)
 
 
