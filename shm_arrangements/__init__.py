@@ -1,0 +1,109 @@
+"""Arrangements: sorted, versioned, changing collections in shared memory, read by any process without a copy.
+
+    from shm_arrangements import attach
+    with attach("flights") as index:
+        index.snapshot().lookup("JFK").rows()
+
+How to write one: docs/arrangements.md. Bytes: docs/shm-format.md. A name is imported when it is asked for.
+"""
+
+# ruff: noqa: TC004  (lazy.offer imports them at run time)
+
+from typing import TYPE_CHECKING
+
+from shm_arrangements import lazy
+
+if TYPE_CHECKING:
+    from shm_arrangements.arena import SegmentAllocator
+    from shm_arrangements.attach import Attached, attach
+    from shm_arrangements.columns import Column
+    from shm_arrangements.discover import PublicationInfo, list_publications
+    from shm_arrangements.errors import (
+        AmbiguousName,
+        ArrangementError,
+        DataError,
+        FormatMismatch,
+        InvariantViolation,
+        MultiplicityOverflow,
+        NoSuchInstance,
+        NotReadable,
+        NotSealed,
+        PublicationClosed,
+        RegistryFull,
+        ShmExhausted,
+        WriterGone,
+    )
+    from shm_arrangements.frontier import Frontier
+    from shm_arrangements.instance import Instance, InstanceInfo, list_instances, sweep
+    from shm_arrangements.names import collection_id, collection_text
+    from shm_arrangements.readers import ReaderInfo, list_readers
+    from shm_arrangements.schema import ArrangementSchema
+    from shm_arrangements.types import ColumnSpec, ColumnType, ListType, RecordType
+    from shm_arrangements.updates import Updates
+    from shm_arrangements.view import ReadView, Result
+    from shm_arrangements.writer import IndexWriter, TraceWriter
+
+__all__ = [
+    "AmbiguousName",
+    "ArrangementError",
+    "ArrangementSchema",
+    "Attached",
+    "Column",
+    "ColumnSpec",
+    "ColumnType",
+    "DataError",
+    "FormatMismatch",
+    "Frontier",
+    "IndexWriter",
+    "Instance",
+    "InstanceInfo",
+    "InvariantViolation",
+    "ListType",
+    "MultiplicityOverflow",
+    "NoSuchInstance",
+    "NotReadable",
+    "NotSealed",
+    "PublicationClosed",
+    "PublicationInfo",
+    "ReadView",
+    "ReaderInfo",
+    "RecordType",
+    "RegistryFull",
+    "Result",
+    "SegmentAllocator",
+    "ShmExhausted",
+    "TraceWriter",
+    "Updates",
+    "WriterGone",
+    "attach",
+    "collection_id",
+    "collection_text",
+    "list_instances",
+    "list_publications",
+    "list_readers",
+    "sweep",
+]
+
+lazy.offer(
+    __name__,
+    {
+        "arena": ["SegmentAllocator"],
+        "attach": ["Attached", "attach"],
+        "columns": ["Column"],
+        "discover": ["PublicationInfo", "list_publications"],
+        "errors": [
+            "AmbiguousName", "ArrangementError", "DataError", "FormatMismatch", "InvariantViolation",
+            "MultiplicityOverflow", "NoSuchInstance", "NotReadable", "NotSealed", "PublicationClosed",
+            "RegistryFull", "ShmExhausted", "WriterGone",
+        ],
+        "frontier": ["Frontier"],
+        "instance": ["Instance", "InstanceInfo", "list_instances", "sweep"],
+        "names": ["collection_id", "collection_text"],
+        "readers": ["ReaderInfo", "list_readers"],
+        "schema": ["ArrangementSchema"],
+        "types": ["ColumnSpec", "ColumnType", "ListType", "RecordType"],
+        "updates": ["Updates"],
+        "view": ["ReadView", "Result"],
+        "writer": ["IndexWriter", "TraceWriter"],
+    },
+)  # fmt: skip

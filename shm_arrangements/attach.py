@@ -13,25 +13,17 @@ Does not: speak to a socket, hold compaction back, or wait. What it holds is cou
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
 from shm_arrangements import instance as instances
 from shm_arrangements import readers
 from shm_arrangements.batch import Batch
+from shm_arrangements.discover import id_of_name, newest_first, page_names
 from shm_arrangements.errors import NoSuchInstance, NotSealed, PublicationClosed, WriterGone
 from shm_arrangements.frontier import MAX_TIME, Frontier
 from shm_arrangements.instance import LivenessProbe
-from shm_arrangements.names import (
-    HALVES,
-    SHM_DIRECTORY,
-    PageName,
-    collection_id,
-    collection_text,
-    page_prefix,
-    parse_page,
-)
+from shm_arrangements.names import HALVES, PageName, collection_id, collection_text
 from shm_arrangements.page_layout import PageState, PageStatus
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.snapshot import PublishedTrace, Snapshot, require_readable, snapshot_together
@@ -43,11 +35,11 @@ _NAME_IT = "name one: Client.connect(..., instance=TOKEN), attach(..., TOKEN); T
 def attach(id: int | str, instance: str | None = None) -> Attached:
     """Attach to an index: the newest incarnation of `id` that is not closed.
 
-    id: "u1001" (bare digits mean the same), or its u64. instance: a token; None for the only one alive.
-    Raises: NoSuchInstance; WriterGone; PublicationClosed if the id is not published; FormatMismatch;
-    ValueError if `id` is none.
+    id: "u1001" (bare digits mean the same), or its u64; any other text is the name that its writer gave it.
+    instance: a token; None for the only one alive.
+    Raises: NoSuchInstance; WriterGone; PublicationClosed if that is not published; AmbiguousName if several
+    are by that name; FormatMismatch; ValueError if `id` is no u64.
     """
-    number = collection_id(id)
     token = _only_instance() if instance is None else instance
     try:
         probe = LivenessProbe(token)
@@ -56,7 +48,8 @@ def attach(id: int | str, instance: str | None = None) -> Attached:
     if not probe.is_alive():
         probe.close()
         raise WriterGone("the instance has ended", instance=token)
-    for name in _pages(token, number):
+    number = _number(token, id)
+    for name in newest_first(page_names(token, number)):
         try:
             return Attached(name, probe)
         except PublicationClosed:
@@ -202,9 +195,10 @@ def _only_instance() -> str:
     return tokens[0]
 
 
-def _pages(token: str, id: int) -> list[PageName]:
-    """The oks pages of shard 0 of every incarnation, newest first."""
-    prefix = page_prefix(token, id)
-    names = [parse_page(name) for name in os.listdir(SHM_DIRECTORY) if name.startswith(prefix)]
-    first = [name for name in names if name is not None and name.half == HALVES[0] and name.shard == 0]
-    return sorted(first, key=lambda name: name.incarnation, reverse=True)
+def _number(token: str, id: int | str) -> int:
+    if isinstance(id, int):
+        return collection_id(id)
+    try:
+        return collection_id(id)
+    except ValueError:
+        return collection_id(id_of_name(token, id))

@@ -52,6 +52,10 @@ class PublicationClosed(ArrangementError):
     """The arrangement was dropped, or was never published under this name."""
 
 
+class AmbiguousName(ArrangementError):
+    """Several publications have the name that was given; `ids` lists them."""
+
+
 class NoSuchInstance(ArrangementError):
     """No instance lives under that token; or none was named, and not exactly one lives."""
 

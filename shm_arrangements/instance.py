@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from shm_arrangements.errors import InvariantViolation, ShmExhausted
-from shm_arrangements.names import PREFIX, SHM_DIRECTORY, control_name, is_token, new_token, token_of
+from shm_arrangements.names import SHM_DIRECTORY, control_name, instance_prefix, is_token, new_token, token_of
 
 if TYPE_CHECKING:
     from shm_arrangements.reaper import Reaper
@@ -43,11 +43,16 @@ _CONTROL_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class InstanceInfo:
-    """One instance as its names show it. `pid` is what its control file says, 0 if there is none to ask."""
+    """One instance as its names show it.
+
+    pid, created_s: what its control file says, seconds since 1970; 0 if there is none to ask. nbytes: memory
+    behind its names; what is mapped without a name comes on top.
+    """
 
     token: str
     alive: bool
     pid: int
+    created_s: int
     names: int
     nbytes: int
 
@@ -216,11 +221,14 @@ def list_instances() -> tuple[InstanceInfo, ...]:
     """Every instance that has a name in shared memory, by token."""
     found = []
     for token, names in sorted(_names_by_token().items()):
-        nbytes = 0
+        blocks: dict[int, int] = {}  # by inode: an alias is no more memory
         for name in names:
             with contextlib.suppress(OSError):
-                nbytes += os.stat(f"{SHM_DIRECTORY}/{name}").st_size
-        found.append(InstanceInfo(token, is_alive(token), _owner_pid(token), len(names), nbytes))
+                told = os.stat(f"{SHM_DIRECTORY}/{name}")
+                blocks[told.st_ino] = told.st_blocks
+        pid, created_s = _owner(token)
+        nbytes = 512 * sum(blocks.values())
+        found.append(InstanceInfo(token, is_alive(token), pid, created_s, len(names), nbytes))
     return tuple(found)
 
 
@@ -261,7 +269,7 @@ def sweep() -> tuple[str, ...]:
 def names_of(token: str) -> tuple[str, ...]:
     """Every name of the instance, the control file last."""
     control = control_name(token)
-    names = [name for name in os.listdir(SHM_DIRECTORY) if name.startswith(f"{PREFIX}{token}.")]
+    names = [name for name in os.listdir(SHM_DIRECTORY) if name.startswith(instance_prefix(token))]
     return tuple(sorted(names, key=lambda name: (name == control, name)))
 
 
@@ -317,13 +325,14 @@ def _is_held(fd: int) -> bool:
     return False
 
 
-def _owner_pid(token: str) -> int:
+def _owner(token: str) -> tuple[int, int]:
+    """Pid and time of creation as the control file says; 0, 0 if it says nothing."""
     try:
         with open(_control_path(token), "rb") as file:
-            magic, version, pid, _, _ = _CONTROL.unpack(file.read(_CONTROL.size))
+            magic, version, pid, _, created_s = _CONTROL.unpack(file.read(_CONTROL.size))
     except (OSError, struct.error):
-        return 0
-    return int(pid) if magic == _MAGIC and version == CONTROL_VERSION else 0
+        return 0, 0
+    return (int(pid), int(created_s)) if magic == _MAGIC and version == CONTROL_VERSION else (0, 0)
 
 
 def _unlink(name: str) -> bool:

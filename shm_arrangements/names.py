@@ -96,6 +96,11 @@ def token_of(name: str) -> str | None:
     return token if dot and is_token(token) else None
 
 
+def instance_prefix(token: str) -> str:
+    """What all names of an instance begin with."""
+    return f"{PREFIX}{token}."
+
+
 def page_prefix(token: str, id: int) -> str:
     """What the names of all pages of one collection begin with."""
     return f"{PREFIX}{token}.p.{id:016x}."

@@ -32,7 +32,7 @@ from typing import Any, Final
 
 from shm_arrangements.errors import FormatMismatch
 from shm_arrangements.instance import take_lock
-from shm_arrangements.names import PREFIX, SHM_DIRECTORY
+from shm_arrangements.names import SHM_DIRECTORY, instance_prefix
 
 READER_VERSION: Final = 1
 
@@ -239,7 +239,7 @@ def list_readers(token: str) -> tuple[ReaderInfo, ...]:
 
 
 def _prefix(token: str) -> str:
-    return f"{PREFIX}{token}.r."
+    return f"{instance_prefix(token)}r."
 
 
 def _look(path: str) -> ReaderInfo | None:
