@@ -23,6 +23,7 @@ CASES = {
     "ticks": updates.ticks,
     "idle": updates.idle,
     "lookups": reads.lookups,
+    "consecutive": reads.consecutive,
     "scans": reads.scans,
     "churn": updates.churn,
 }

@@ -60,47 +60,56 @@ def _index(keys: Words, values: Words) -> Iterator[tuple[IndexWriter, ReadView]]
 
 def lookups(bench: Bench) -> None:
     """One key from compiled code and from Python, many keys at once; LMDB beside."""
-    n, many = bench.sizes.rows, bench.sizes.keys
-    runs = bench.sizes.runs
-    rng = np.random.default_rng(SEED)
-    keys, values = random_words(n, rng), random_words(n, rng)
+    _lookups(bench, random_words(bench.sizes.rows, np.random.default_rng(SEED)), barred=True)
+
+
+def consecutive(bench: Bench) -> None:
+    """The same where keys are 0, 1, 2, ...: all codes lie in a small part of the 64 bits."""
+    _lookups(bench, np.arange(bench.sizes.rows, dtype=np.uint64), barred=False)
+
+
+def _lookups(bench: Bench, keys: Words, *, barred: bool) -> None:
+    n, many, runs = bench.sizes.rows, bench.sizes.keys, bench.sizes.runs
+    rng = np.random.default_rng(SEED + 1)
+    values = random_words(n, rng)
     chosen = rng.integers(0, n, many)
     asked, wanted = keys[chosen], values[chosen]
     one_by_one = asked[: max(many // 5, 100)].tolist()
+    expected = list(zip(one_by_one, wanted[: len(one_by_one)].tolist(), strict=True))
+    order = np.argsort(asked, kind="stable")
+    asked_in = {"sorted": (asked[order], wanted[order]), "random": (asked, wanted)}
     more: dict[str, Any] = {"rows": n}
+
+    def record(case: str, values: list[float], unit: str, bar: float | None = None, **further: Any) -> None:
+        if barred:
+            bench.median(case, values, unit, bar=bar, at_most=unit == "us", **more, **further)
+        else:
+            bench.median(f"{case}, consecutive keys", values, unit, **more, **further)
+
     with _index(keys, values) as (writer, view):
         (batch,) = writer.oks.reader().batches()
-        bench.median(
-            "lookup, compiled", [_compiled_us(batch, asked, wanted) for _ in range(runs)], "us",
-            bar=BAR_COMPILED_US, keys=many, **more,
-        )  # fmt: skip
-        expected = list(zip(one_by_one, wanted[: len(one_by_one)].tolist(), strict=True))
+        compiled = [_compiled_us(batch, asked, wanted) for _ in range(runs)]
+        record("lookup, compiled", compiled, "us", BAR_COMPILED_US, keys=many)
         python = [_python_us(view, one_by_one, expected) for _ in range(runs)]
-        bench.median("lookup, Python", python, "us", bar=BAR_PYTHON_US, keys=len(one_by_one), **more)
-        order = np.argsort(asked, kind="stable")
-        asked_in = {"sorted": (asked[order], wanted[order]), "random": (asked, wanted)}
-        ours = {
-            name: [many / _many_s(view, *both) for _ in range(max(runs, 3))]
-            for name, both in asked_in.items()
-        }
-        bench.median("lookup_many, sorted", ours["sorted"], "keys/s", bar=BAR_SORTED, at_most=False,
-                     keys=many, **more)  # fmt: skip
-        bench.median("lookup_many, random", ours["random"], "keys/s", bar=BAR_RANDOM, at_most=False,
-                     keys=many, **more)  # fmt: skip
+        record("lookup, Python", python, "us", BAR_PYTHON_US, keys=len(one_by_one))
+        for name, bar in (("sorted", BAR_SORTED), ("random", BAR_RANDOM)):
+            rates = [many / _many_s(view, *asked_in[name]) for _ in range(max(runs, 3))]
+            record(f"lookup_many, {name}", rates, "keys/s", bar, keys=many)
+        if not barred:
+            return
         with peer_lmdb.store(keys, values) as transaction:
             if transaction is None:
                 return
             plain = [peer_lmdb.get_us(transaction, one_by_one, [v for _, v in expected]) for _ in range(runs)]
-            bench.median("LMDB get", plain, "us", keys=len(one_by_one), **more)
+            record("LMDB get", plain, "us", keys=len(one_by_one))
             for name, (k, v) in asked_in.items():
                 as_bytes = peer_lmdb.as_bytes(k), peer_lmdb.as_bytes(v)
                 theirs, ratios = [], []
                 for _ in range(max(runs, 3)):
                     theirs.append(many / peer_lmdb.get_many_s(transaction, *as_bytes))
                     ratios.append(many / _many_s(view, k, v) / theirs[-1])
-                bench.median(f"LMDB getmulti, {name}", theirs, "keys/s", keys=many, **more)
-                bench.median(f"lookup_many / getmulti, {name}", ratios, "ratio", bar=BAR_PEER, at_most=False,
-                             keys=many, **more)  # fmt: skip
+                record(f"LMDB getmulti, {name}", theirs, "keys/s", keys=many)
+                record(f"lookup_many / getmulti, {name}", ratios, "ratio", BAR_PEER, keys=many)
 
 
 def _compiled_us(batch: Any, asked: Words, wanted: Words) -> float:
