@@ -37,6 +37,7 @@ _NUMPY: Final = {
 }
 _FLOATS: Final = (ColumnType.FLOAT32, ColumnType.FLOAT64)
 _MOMENTS: Final = (ColumnType.TIMESTAMP, ColumnType.TIMESTAMPTZ)
+_NOT_A_TIME: Final = -(1 << 63)  # to numpy; to us the least moment, which Python would show as None
 _EPOCH: Final = datetime.date(1970, 1, 1)
 _DAY_US: Final = 86_400_000_000
 _EXACT: Final = decimal.Context(prec=64)
@@ -66,6 +67,8 @@ def to_python(spec: ColumnSpec, column: Column) -> list[Any]:
     type_ = spec.type
     if type_ is ColumnType.TIMESTAMP or type_ is ColumnType.TIMESTAMPTZ:
         moments = column.values.view("datetime64[us]").tolist()
+        for i in np.flatnonzero(column.values == _NOT_A_TIME).tolist():
+            moments[i] = _NOT_A_TIME
         if type_ is ColumnType.TIMESTAMPTZ:
             moments = [_in_utc(moment) for moment in moments]
         return _with_nulls(moments, column)

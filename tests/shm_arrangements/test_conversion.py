@@ -26,6 +26,7 @@ CASES: list[tuple[ColumnSpec, list[Any], list[Any]]] = [
     (ColumnSpec("c", T.DATE, True), [-1, None], [datetime.date(1969, 12, 31), None]),
     (ColumnSpec("c", T.TIME, True), [1, 86_400_000_000], [datetime.time(microsecond=1), 86_400_000_000]),
     (ColumnSpec("c", T.TIMESTAMP, True), [1, None], [datetime.datetime(1970, 1, 1, microsecond=1), None]),
+    (ColumnSpec("c", T.TIMESTAMP, False), [-(1 << 63), (1 << 63) - 1], [-(1 << 63), (1 << 63) - 1]),
     (ColumnSpec("c", T.TIMESTAMPTZ, True), [1_357_041_600_000_000, None], [_NOON, None]),
     (ColumnSpec("c", T.NUMERIC, True), [7, None, -(10**30)], [7, None, -(10**30)]),
     (_MONEY, [1999, None, -5], [decimal.Decimal("19.99"), None, decimal.Decimal("-0.05")]),
