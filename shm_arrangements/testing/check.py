@@ -15,6 +15,7 @@ from functools import partial
 from shm_arrangements import read
 from shm_arrangements.batch import Batch
 from shm_arrangements.columns import Column
+from shm_arrangements.conversion import to_python
 from shm_arrangements.errors import DataError
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.schema import ArrangementSchema
@@ -96,12 +97,15 @@ def _check_lookups(
     for key, part in zip(asked, parts, strict=True):
         assert part == of_key.get(key, {}), f"lookup of {key} at {t}"
     view = ReadView("trace", schema, batches, (), t)
-    for key, value in list(zip(asked, values, strict=True))[:: max(len(asked) // _SINGLE, 1)]:
+    given = list(zip(*(to_python(s, column) for s, column in zip(specs, columns, strict=True)), strict=True))
+    if len(specs) == 1:
+        given = [value for (value,) in given]
+    for key, value in list(zip(asked, given, strict=True))[:: max(len(asked) // _SINGLE, 1)]:
         mine = of_key.get(key, {})
         result = _answer(partial(view.lookup, value), mine)
         assert result is None or rows_of(result.raw_columns(), result.counts) == mine, f"{key} at {t}"
     every = {row: count for key in asked for row, count in of_key.get(key, {}).items()}
-    result = _answer(partial(view.lookup_many, values), every)
+    result = _answer(partial(view.lookup_many, given), every)
     if result is not None:
         assert result.key_index is not None
         assert (result.counts == counts).all(), f"lookup_many at {t}"

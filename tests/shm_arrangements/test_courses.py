@@ -119,7 +119,7 @@ def test_a_failing_course_is_made_small() -> None:
 
     with pytest.raises(AssertionError, match=r"(?s)course \d+: .*; so does Course") as caught:
         run_courses(lambda course: Forgetful(course.schema, held=course.held), range(40))
-    assert str(caught.value).count("Insert(") == 2
+    assert str(caught.value).count("Insert(") <= 2
 
 
 def test_smaller_courses_are_smaller_and_keep_the_last_seal() -> None:
