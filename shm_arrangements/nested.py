@@ -47,7 +47,7 @@ def images_of(column: Column) -> tuple[Ints, NDArray[np.uint8]]:
 
 def column_of_images(type_: AnyType, data: NDArray[np.uint8], starts: Ints) -> Column:
     """The lists or records whose images begin at `starts` (n,) in `data`."""
-    program = _program(type_)
+    program = program_of(type_)
     return _decode(type_, program, 0, data, np.array(starts, np.int64))
 
 
@@ -82,7 +82,7 @@ def column_of_words(type_: ColumnType, words: Sequence[Words], validity: Bools |
     return Column(type_, values, None, validity)
 
 
-def _program(type_: AnyType) -> NDArray[np.int64]:
+def program_of(type_: AnyType) -> NDArray[np.int64]:
     rows: list[list[int]] = [[0, 0, 0]]
 
     def describe(at: int, node: AnyType) -> None:

@@ -15,8 +15,13 @@ from shm_arrangements import kernels
 from shm_arrangements.kernels import jit
 
 
-def warm() -> int:
-    """Compile all kernels of this package, and all others declared so far. Returns how many there are."""
+def declare() -> None:
+    """Import every module of this package, and with it its kernels."""
     for module in pkgutil.iter_modules(kernels.__path__, kernels.__name__ + "."):
         importlib.import_module(module.name)
+
+
+def warm() -> int:
+    """Compile all kernels of this package, and all others declared so far. Returns how many there are."""
+    declare()
     return jit.compile_all()

@@ -3,10 +3,7 @@
 `REFERENCES` has a function for each kernel, by its name. It takes what the kernel takes, less the arrays that
 are only written to and the scratch, and returns what the kernel leaves in each array that it writes to, in
 their order, and then what it returns, if anything. An array may be shorter than the kernel's: what is behind
-is not said. Where a kernel takes a table, the reference takes a `Relation`.
-
-Order, equality and hash are those of Python's values, as values.py lists them; so it is shown at once that
-encodings and forms in memory do not matter.
+is not said. Where a kernel takes a table or an image of rows, the reference takes a `Relation` (meaning.py).
 
 Does not: share code with the kernels, or say what arguments are fit (the tests of kernels draw them).
 """
@@ -14,8 +11,6 @@ Does not: share code with the kernels, or say what arguments are fit (the tests 
 from __future__ import annotations
 
 import itertools
-import math
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,13 +18,21 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm_arrangements.types import VARIABLE, AnyType, ColumnType, ListType, RecordType
+from shm_arrangements.testing.meaning import (
+    MASK,
+    SIGN,
+    Relation,
+    bytes_of,
+    hash_row,
+    image_of,
+    parts_of,
+    row_key,
+    words_of,
+)
+from shm_arrangements.types import AnyType, ColumnType, ListType
 
 Array = NDArray[Any]
 REFERENCES: Final[dict[str, Callable[..., Any]]] = {}
-
-_MASK: Final = (1 << 64) - 1
-_SIGN: Final = 1 << 63
 
 
 class _Anything:
@@ -53,109 +56,6 @@ def reference_of(kernel: str) -> Callable[[Callable[..., Any]], Callable[..., An
         return function
 
     return register
-
-
-@dataclass(frozen=True)
-class Relation:
-    """Rows of Python's values, with the types of their columns."""
-
-    types: tuple[AnyType, ...]
-    rows: tuple[tuple[Any, ...], ...]
-
-
-# Values: their order, their words, their hash.
-
-
-def key_of(type_: AnyType, value: Any) -> tuple[Any, ...]:
-    """What orders, in Python, as a value does: NULL last, NaN behind infinity."""
-    if value is None:
-        return (1,)
-    if isinstance(type_, ListType):
-        return (0, tuple(key_of(type_.element.type, element) for element in value))
-    if isinstance(type_, RecordType):
-        pairs = zip(type_.fields, value, strict=True)
-        return (0, tuple(key_of(field.type, part) for field, part in pairs))
-    if isinstance(value, float):
-        return (0, 1, 0.0) if math.isnan(value) else (0, 0, value)
-    if isinstance(value, str):
-        return (0, value.encode())
-    return (0, value.bytes) if type_ is ColumnType.UUID else (0, value)
-
-
-def row_key(relation: Relation, row: int, first: int = 0, last: int | None = None) -> tuple[Any, ...]:
-    """What orders as a row does, by its columns first..last-1."""
-    pairs = zip(relation.types, relation.rows[row], strict=True)
-    return tuple(key_of(type_, value) for type_, value in pairs)[first:last]
-
-
-def _float_word(value: float, form: str, bits: int) -> int:
-    canonical = math.nan if math.isnan(value) else value + 0.0
-    if math.isnan(canonical):
-        canonical = float("nan")
-    word = int.from_bytes(struct.pack(f">{form}", canonical), "big")
-    sign = 1 << (bits - 1)
-    return word ^ sign if word < sign else word ^ ((1 << bits) - 1)
-
-
-def words_of(type_: ColumnType, value: Any) -> tuple[int, ...]:
-    """The order words of a value, unsigned: one, or two of a wide one."""
-    unsigned = (ColumnType.BOOL, ColumnType.UINT16, ColumnType.UINT32, ColumnType.UINT64)
-    if type_ in unsigned:
-        return (int(value),)
-    if type_ is ColumnType.FLOAT64:
-        return (_float_word(value, "d", 64),)
-    if type_ is ColumnType.FLOAT32:
-        return (_float_word(value, "f", 32),)
-    if type_ is ColumnType.NUMERIC:
-        return ((value >> 64) + _SIGN, value & _MASK)
-    if type_ is ColumnType.UUID:
-        return (value.int >> 64, value.int & _MASK)
-    if type_ is ColumnType.INTERVAL:
-        months, days, nanoseconds = value
-        half = 1 << 31
-        return (((months + half) << 32) | (days + half), nanoseconds + _SIGN)
-    if type_ in VARIABLE:
-        return (int.from_bytes(_bytes_of(value)[:8].ljust(8, b"\0"), "big"),)
-    return (value + _SIGN,)
-
-
-def _bytes_of(value: Any) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
-
-
-def _mix(h: int, word: int) -> int:
-    h = ((h ^ word) * 0x9E3779B97F4A7C15) & _MASK
-    h = ((h ^ (h >> 32)) * 0xD6E8FEB86659FD93) & _MASK
-    return h ^ (h >> 29)
-
-
-def _mix_value(h: int, type_: AnyType, value: Any) -> int:
-    if value is None:
-        return _mix(h, 0x3C6EF372FE94F82B)
-    if isinstance(type_, ListType):
-        h = _mix(h, len(value))
-        for element in value:
-            h = _mix_value(h, type_.element.type, element)
-    elif isinstance(type_, RecordType):
-        for field, part in zip(type_.fields, value, strict=True):
-            h = _mix_value(h, field.type, part)
-    elif type_ in VARIABLE:
-        data = _bytes_of(value)
-        h = _mix(h, len(data))
-        for at in range(0, len(data), 8):
-            h = _mix(h, int.from_bytes(data[at : at + 8], "little"))
-    else:
-        for word in words_of(type_, value):
-            h = _mix(h, word)
-    return h
-
-
-def hash_row(relation: Relation, row: int, first: int, last: int) -> int:
-    """The hash of columns first..last-1 of a row."""
-    h = 0x6A09E667F3BCC908
-    for column in range(first, last):
-        h = _mix_value(h, relation.types[column], relation.rows[row][column])
-    return _mix(h, int(first == last))
 
 
 # cells
@@ -184,7 +84,7 @@ def ordered_codes(relation: Relation, last: int) -> tuple[Array]:
             if value is not None and isinstance(type_, ColumnType):
                 word = words_of(type_, value)[0]
                 if type_ in (ColumnType.INT16, ColumnType.INT32, ColumnType.DATE):
-                    word += (1 << (width - 1)) - _SIGN
+                    word += (1 << (width - 1)) - SIGN
             bits += f"{int(value is None)}{word:0{width}b}"
             if width == 64:
                 break
@@ -193,12 +93,19 @@ def ordered_codes(relation: Relation, last: int) -> tuple[Array]:
 
 
 @reference_of("cells.equal_pairs")
-def equal_pairs(
-    a: Relation, rows_a: Array, b: Relation, rows_b: Array, columns: int
-) -> tuple[Array, int]:
+def equal_pairs(a: Relation, rows_a: Array, b: Relation, rows_b: Array, columns: int) -> tuple[Array, int]:
     pairs = zip(rows_a.tolist(), rows_b.tolist(), strict=True)
     same = [row_key(a, i, 0, columns) == row_key(b, j, 0, columns) for i, j in pairs]
     return np.array(same, np.bool_), sum(same)
+
+
+@reference_of("cells.order_lane")
+def order_lane(relation: Relation, column: int, part: int, out: Array, lane: int) -> tuple[Array]:
+    type_ = relation.types[column]
+    assert isinstance(type_, ColumnType)
+    values = [row[column] for row in relation.rows]
+    out[:, lane] = [0 if value is None else words_of(type_, value)[part] for value in values]
+    return (out,)
 
 
 # sort
@@ -218,8 +125,8 @@ def sort_codes(codes: Array) -> tuple[Array, Array]:
 def checksum(words: Array, first: int, state: int) -> tuple[int]:
     total = int(state)
     for position, word in enumerate(words.tolist(), int(first)):
-        x = ((word ^ (position * 0x9E3779B97F4A7C15 & _MASK)) * 0xD6E8FEB86659FD93) & _MASK
-        total = (total + (x ^ (x >> 32))) & _MASK
+        x = ((word ^ (position * 0x9E3779B97F4A7C15 & MASK)) * 0xD6E8FEB86659FD93) & MASK
+        total = (total + (x ^ (x >> 32))) & MASK
     return (total,)
 
 
@@ -371,3 +278,197 @@ def pair_bits(
     bits = _bits(out)[:first] + found
     whole = np.packbits(np.array(bits, np.bool_), bitorder="little") if found else out[:0]
     return np.concatenate([whole, out[len(whole) :]]), n - sum(found)
+
+
+# atomics
+
+
+@reference_of("atomics.load_acquire")
+@reference_of("atomics.fence_then_load")
+def load(words: Array, index: int) -> tuple[int]:
+    return (int(words[index]),)
+
+
+@reference_of("atomics.store_release")
+def store(words: Array, index: int, value: int) -> tuple[Array]:
+    words[index] = value
+    return (words,)
+
+
+@reference_of("atomics.fence")
+def fence() -> tuple[()]:
+    return ()
+
+
+# bells: a cell is its upper, then its bell
+
+
+@reference_of("bells.ring")
+def ring(words: Array, at: int) -> tuple[Array]:
+    words[at + 1] = (int(words[at + 1]) + 1) & MASK
+    return (words,)
+
+
+@reference_of("bells.advance")
+def advance(words: Array, at: int, upper: int) -> tuple[Array]:
+    words[at] = upper
+    return ring(words, at)  # type: ignore[no-any-return]
+
+
+@reference_of("bells.advance_many")
+def advance_many(words: Array, ats: Array, upper: int) -> tuple[Array, int]:
+    beyond = [place for place, at in enumerate(ats.tolist()) if words[at] > upper]
+    if beyond:
+        return words, beyond[0]
+    for at in ats.tolist():
+        if words[at] != upper:
+            advance(words, at, upper)
+    return words, -1
+
+
+@reference_of("bells.sleep")
+def sleep(words: Array, at: int, seen: int, timespec: Array) -> tuple[Array, int]:
+    return timespec, -1  # nobody else rings here: it rang before, or time is over
+
+
+# Images of rows (hashing, rows, merge): the reference takes the relation they were made of.
+
+
+@reference_of("hashing.hash_rows")
+def hash_rows(relation: Relation) -> tuple[Array]:
+    return hash_table(relation, 0, len(relation.types))  # type: ignore[no-any-return]
+
+
+@reference_of("hashing.text_lanes")
+def text_lanes(text: Array, lo: Array, hi: Array, slot: int, out: Array, lane: int) -> tuple[Array]:
+    for row, (first, end) in enumerate(zip(lo[:, slot], hi[:, slot], strict=True)):
+        out[row, lane] = words_of(ColumnType.BYTEA, text[first:end])[0]
+    return (out,)
+
+
+@reference_of("rows.sort_rows")
+def sort_rows(codes: Array, relation: Relation, times: Array, order: Array) -> tuple[Array]:
+    def key(row: int) -> tuple[Any, ...]:
+        return (*codes[row : row + 1].tolist(), row_key(relation, row), *times[row : row + 1].tolist())
+
+    return (np.array(sorted(order.tolist(), key=key), np.int64),)
+
+
+@reference_of("rows.equal_rows")
+def equal_rows(a: Relation, rows_a: Array, b: Relation, rows_b: Array) -> tuple[Array]:
+    return (equal_pairs(a, rows_a, b, rows_b, len(a.types))[0],)
+
+
+@reference_of("rows.run_starts")
+def run_starts(relation: Relation, order: Array) -> tuple[Array, int]:
+    keys = [row_key(relation, row) for row in order.tolist()]
+    starts = [at for at in range(len(keys)) if at == 0 or keys[at] != keys[at - 1]]
+    return np.array(starts, np.int64), len(starts)
+
+
+@reference_of("merge.consolidate")
+def consolidate(
+    relation: Relation, times: Array, diffs: Array, order: Array, split: int
+) -> tuple[Array, Array, int]:
+    def key(row: int) -> tuple[Any, ...]:
+        return (row_key(relation, row), *times[row : row + 1].tolist())
+
+    found = []
+    for _, equal in itertools.groupby(order.tolist(), key):
+        rows = list(equal)
+        parts = parts_of(sum(int(diffs[row]) for row in rows))
+        if len(parts) > 1 and not split:
+            return order[:0], order[:0], -1
+        found += [(rows[0], part) for part in parts]
+    pairs = np.array(found, np.int64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1], len(found)
+
+
+@reference_of("merge.merge_sorted")
+def merge_sorted(codes: Array, relation: Relation, order: Array, starts: Array) -> tuple[Array]:
+    return sort_rows(codes, relation, order[:0], order)  # type: ignore[no-any-return]
+
+
+# nested
+
+
+@reference_of("nested.image_offsets")
+def image_offsets(relation: Relation, column: int) -> tuple[Array, int]:
+    images = [image_of(relation.types[column], row[column]) for row in relation.rows]
+    offsets = np.array([0, *itertools.accumulate(map(len, images))], np.int64)
+    return offsets, sum(map(len, images))
+
+
+@reference_of("nested.write_images")
+def write_images(relation: Relation, column: int, offsets: Array) -> tuple[Array]:
+    images = [image_of(relation.types[column], row[column]) for row in relation.rows]
+    return (np.frombuffer(b"".join(images), np.uint8),)
+
+
+# What reads images is given, here, the values whose images they are, and where those begin.
+
+
+@dataclass(frozen=True)
+class Images:
+    """Values of a type whose images begin at `starts`."""
+
+    type: AnyType
+    values: tuple[Any, ...]
+    starts: tuple[int, ...]
+
+    @property
+    def ends(self) -> Array:
+        ends = [
+            start + len(image_of(self.type, value))
+            for start, value in zip(self.starts, self.values, strict=True)
+        ]
+        return np.array(ends, np.int64)
+
+    @property
+    def behind_nulls(self) -> Array:
+        return np.array(self.starts, np.int64) + 1
+
+
+@reference_of("nested.read_nulls")
+def read_nulls(images: Images) -> tuple[Array, Array, int]:
+    valid = np.array([value is not None for value in images.values], np.bool_)
+    return images.behind_nulls, valid, int((~valid).sum())
+
+
+@reference_of("nested.read_words")
+def read_words(images: Images) -> tuple[Array, Array]:
+    assert isinstance(images.type, ColumnType)
+    known = [None if value is None else words_of(images.type, value)[0] for value in images.values]
+    return images.behind_nulls + [0 if word is None else 8 for word in known], np.array(
+        [word or 0 for word in known], np.uint64
+    )
+
+
+@reference_of("nested.text_sizes")
+def text_sizes(images: Images) -> tuple[Array, int]:
+    sizes = [len(bytes_of(value or b"")) for value in images.values]
+    return np.array([0, *itertools.accumulate(sizes)], np.int64), sum(sizes)
+
+
+@reference_of("nested.read_texts")
+def read_texts(images: Images) -> tuple[Array, Array]:
+    texts = [bytes_of(value or b"") for value in images.values]
+    return images.ends, np.frombuffer(b"".join(texts), np.uint8)
+
+
+@reference_of("nested.list_sizes")
+def list_sizes(images: Images) -> tuple[Array, int]:
+    sizes = [len(value or ()) for value in images.values]
+    return np.array([0, *itertools.accumulate(sizes)], np.int64), sum(sizes)
+
+
+@reference_of("nested.list_starts")
+def list_starts(images: Images) -> tuple[Array, Array]:
+    assert isinstance(images.type, ListType)
+    starts = []
+    for start, value in zip(images.starts, images.values, strict=True):
+        at = start + 1
+        for element in value or ():
+            starts.append(at + 1)
+            at += 1 + len(image_of(images.type.element.type, element))
+    return images.ends, np.array(starts, np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from numba import config
 
 from shm_arrangements.kernels import cache, jit
 
-ROOT = Path(__file__).parents[2]
+PACKAGE = Path(__file__).parents[2] / "shm_arrangements"
 
 INNER = """
 from shm_arrangements.kernels.jit import inner
@@ -192,8 +193,8 @@ say(f"end {{misses}} {{len(kernels)}}")
 def _start(modules: str, home: Path, number: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", STARTER.format(modules=modules), str(number * 7)],
-        env={**os.environ, "NUMBA_CACHE_DIR": str(home)},
-        cwd=ROOT,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(home / "cache")},
+        cwd=home,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -209,6 +210,8 @@ def _finish(process: subprocess.Popen[str]) -> tuple[int, int]:
 
 
 def _start_at_once(modules: str, home: Path, kill_after: int) -> None:
+    # A copy, so that all of them see the same code whoever edits it meanwhile.
+    shutil.copytree(PACKAGE, home / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
     processes = [_start(modules, home, number) for number in range(4)]
     victim = processes[0]
     assert victim.stdout is not None

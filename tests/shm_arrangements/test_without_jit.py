@@ -36,17 +36,31 @@ print("ran", len(ran))
 """
 
 
-@pytest.mark.slow
-def test_histories_fold_alike_with_kernels_as_plain_python() -> None:
-    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        env=environment,
-        cwd=Path(__file__).parents[2],
+HERE = Path(__file__).parent
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        cwd=HERE.parents[1],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=170,
         check=False,
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["test_kernels.py", "test_sort.py"])
+def test_kernels_and_references_agree_without_compiling(name: str) -> None:
+    done = _run("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", str(HERE / name))
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
+
+
+@pytest.mark.slow
+def test_histories_fold_alike_with_kernels_as_plain_python() -> None:
+    done = _run("-c", SCRIPT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("ran ")

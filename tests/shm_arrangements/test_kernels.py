@@ -1,0 +1,698 @@
+"""Every kernel against its reference, on drawn arguments: edges of types, duplicates, no rows at all.
+
+`CASES` says how the arguments of a kernel are drawn: in its order, with what it only writes to as `Out` (and
+`Scratch`), what it changes as `InOut`, and what the reference takes in another form as `Both`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numba import config
+
+from shm_arrangements.columns import Column, Table
+from shm_arrangements.kernels import jit, warm
+from shm_arrangements.nested import program_of
+from shm_arrangements.rows import RowSpec, encode
+from shm_arrangements.testing import reference, strategies
+from shm_arrangements.testing.meaning import Relation, image_of
+from shm_arrangements.testing.reference import REFERENCES, Images
+from shm_arrangements.types import VARIABLE, ColumnSpec, ColumnType, ListType, RecordType
+
+EXAMPLES = 12 if config.DISABLE_JIT else 60
+CASES: dict[str, Callable[..., Any]] = {}
+EXEMPT = {
+    "sort.spread_codes": "one of the two levels of sort_codes, which has a reference",
+    "sort.sort_buckets": "one of the two levels of sort_codes, which has a reference",
+}
+
+
+@dataclass
+class Out:
+    shape: Any
+    dtype: Any
+
+
+@dataclass
+class InOut:
+    array: Any
+    shown: bool = True  # to the reference
+
+
+@dataclass
+class Scratch:
+    shape: Any
+    dtype: Any
+
+
+@dataclass
+class Both:
+    """Arguments of the kernel, and those of the reference that say the same."""
+
+    kernel: tuple[Any, ...]
+    reference: tuple[Any, ...]
+    kept: Any = None
+
+
+def case(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        CASES[name] = function
+        return function
+
+    return register
+
+
+def _kernels() -> dict[str, jit.Kernel]:
+    warm.declare()
+    own = "shm_arrangements.kernels."
+    return {kernel.name.removeprefix(own): kernel for kernel in jit.kernels() if kernel.name.startswith(own)}
+
+
+def _untouched(shape: Any, dtype: Any) -> Any:
+    array = np.empty(shape, dtype)
+    array.view(np.uint8)[...] = reference.UNTOUCHED
+    return array
+
+
+def _check(kernel: Any, expected_of: Any, arguments: list[Any]) -> None:
+    mine: list[Any] = []
+    others: list[Any] = []
+    written: list[Any] = []
+    for argument in arguments:
+        if isinstance(argument, Out | Scratch):
+            array = _untouched(argument.shape, argument.dtype)
+            mine.append(array)
+            if isinstance(argument, Out):
+                written.append(array)
+        elif isinstance(argument, InOut):
+            mine.append(argument.array.copy())
+            written.append(mine[-1])
+            if argument.shown:
+                others.append(argument.array.copy())
+        elif isinstance(argument, Both):
+            mine += argument.kernel
+            others += argument.reference
+        else:
+            if isinstance(argument, np.ndarray):
+                argument.flags.writeable = False
+            mine.append(argument)
+            others.append(argument)
+    returned = kernel(*mine)
+    *arrays, value = (*expected_of(*others), None)[: len(written) + 1]
+    assert len(arrays) == len(written)
+    assert returned == value
+    for array, expected in zip(written, arrays, strict=True):
+        np.testing.assert_array_equal(array[: len(expected)], expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(_kernels()))
+def test_a_kernel_and_its_reference_agree(name: str) -> None:
+    if name in EXEMPT:
+        return
+    assert name in REFERENCES, f"{name} has no reference: see shm_arrangements/testing/reference.py"
+    assert name in CASES, f"nothing draws arguments for {name}"
+
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.composite(CASES[name])())
+    def agree(arguments: list[Any]) -> None:
+        _check(_kernels()[name], REFERENCES[name], arguments)
+
+    with np.errstate(over="ignore"):  # words wrap, which compiled code does silently
+        agree()
+
+
+def test_there_is_no_reference_without_a_kernel() -> None:
+    functions = {"sort.sort_codes"}
+    assert REFERENCES.keys() - functions <= _kernels().keys()
+    assert CASES.keys() <= _kernels().keys()
+
+
+# What arguments are made of
+
+EDGES = [0, 1, 2, 3, (1 << 63) - 1, 1 << 63, (1 << 64) - 2, (1 << 64) - 1]
+words = st.sampled_from(EDGES) | st.integers(0, (1 << 64) - 1)
+ALL_TYPES = list(ColumnType)
+
+
+def u64(values: Any) -> Any:
+    return np.array(values, np.uint64)
+
+
+def i64(values: Any) -> Any:
+    return np.array(values, np.int64)
+
+
+def _codes(draw: Any, max_size: int = 20) -> Any:
+    """Ascending, with duplicates."""
+    pool = draw(st.lists(words, min_size=1, max_size=6))
+    return u64(sorted(draw(st.lists(st.sampled_from(pool) | words, max_size=max_size))))
+
+
+def _texts(draw: Any, min_size: int = 0) -> tuple[Any, Any]:
+    """Bytes and offsets of texts, not from 0."""
+    texts = draw(st.lists(st.binary(max_size=11), min_size=min_size, max_size=8))
+    before = draw(st.binary(max_size=3))
+    offsets = np.cumsum([len(before), *map(len, texts)]).astype(np.int64)
+    return np.frombuffer(before + b"".join(texts) + b"\xee", np.uint8).copy(), offsets
+
+
+def _rows(draw: Any, n: int) -> Any:
+    return i64(draw(st.lists(st.integers(0, n - 1), max_size=12)) if n else [])
+
+
+def _pair_rows(draw: Any, n: int, m: int) -> Any:
+    return i64(draw(st.lists(st.integers(-m, n - 1), max_size=12)) if n + m else [])
+
+
+def _scalars(draw: Any) -> Any:
+    return draw(st.sampled_from(ALL_TYPES))
+
+
+def _type(draw: Any, nested: int) -> Any:
+    kind = draw(st.sampled_from(["scalar"] * 4 + ["list", "record"])) if nested else "scalar"
+    if kind == "list":
+        return ListType(ColumnSpec("e", _type(draw, nested - 1), draw(st.booleans())))
+    if kind == "record":
+        types = [_type(draw, nested - 1) for _ in range(draw(st.integers(0, 2)))]
+        return RecordType(
+            tuple(ColumnSpec(f"f{i}", type_, draw(st.booleans())) for i, type_ in enumerate(types))
+        )
+    return _scalars(draw)
+
+
+def _specs(draw: Any, nested: int = 2, min_size: int = 0) -> tuple[ColumnSpec, ...]:
+    n = draw(st.integers(min_size, 3))
+    return tuple(ColumnSpec(f"c{i}", _type(draw, nested), draw(st.booleans())) for i in range(n))
+
+
+def _pool(draw: Any, specs: Any) -> list[Any]:
+    return draw(st.lists(strategies.rows(specs), min_size=1, max_size=5))
+
+
+def _column(draw: Any, spec: ColumnSpec, values: list[Any]) -> Column:
+    """The values, encoded in any way that can hold them."""
+    column = Column.from_pylist(spec.type, values)
+    distinct = [value for i, value in enumerate(values) if value not in values[:i]]
+    if len(values) and len(distinct) == 1 and draw(st.booleans()):
+        return Column.constant(spec.type, values[0], len(values))
+    if spec.type in VARIABLE and draw(st.booleans()):
+        empty = b"" if spec.type is ColumnType.BYTEA else ""
+        entries = [empty, *(value for value in distinct if value is not None)]
+        indices = np.array(
+            [entries.index(empty if value is None else value) for value in values],
+            draw(st.sampled_from([np.uint8, np.uint16, np.uint32])),
+        )
+        return Column.of_dictionary(Column.from_pylist(spec.type, entries), indices, column.validity)
+    bits = column.bits()
+    if column.validity is not None and bits is not None and draw(st.booleans()):
+        return Column.with_bits(
+            spec.type, column.values, column.offsets, bits[0], children=column.children, length=len(column)
+        )
+    return column
+
+
+def _relation(draw: Any, specs: Any, rows: list[Any]) -> Relation:
+    return Relation(tuple(spec.type for spec in specs), tuple(rows))
+
+
+def _table(draw: Any, specs: Any, rows: list[Any]) -> Both:
+    """A table of a slice of columns, in any encoding."""
+    extra = draw(st.integers(0, 2)) if rows else 0
+    padded = rows[:extra] + rows
+    columns = [
+        _column(draw, spec, [row[at] for row in padded]).slice(extra, len(padded))
+        for at, spec in enumerate(specs)
+    ]
+    table = Table(columns)
+    return Both((table.cells,), (_relation(draw, specs, rows),), (table, columns))
+
+
+def _drawn_table(draw: Any, min_columns: int = 0, max_rows: int = 8) -> tuple[Any, list[Any], Both]:
+    specs = _specs(draw, min_size=min_columns)
+    rows = draw(st.lists(st.sampled_from(_pool(draw, specs)), max_size=max_rows))
+    return specs, rows, _table(draw, specs, rows)
+
+
+# cells
+
+
+@case("cells.hash_table")
+def _hash_table(draw: Any) -> list[Any]:
+    specs, rows, table = _drawn_table(draw)
+    first = draw(st.integers(0, len(specs)))
+    return [table, first, draw(st.integers(first, len(specs))), Out(len(rows), np.uint64)]
+
+
+@case("cells.ordered_codes")
+def _ordered_codes(draw: Any) -> list[Any]:
+    specs, rows, table = _drawn_table(draw)
+    return [table, draw(st.integers(0, len(specs))), Out(len(rows), np.uint64)]
+
+
+@case("cells.equal_pairs")
+def _equal_pairs(draw: Any) -> list[Any]:
+    specs = _specs(draw)
+    pool = st.sampled_from(_pool(draw, specs))
+    a, b = draw(st.lists(pool, max_size=6)), draw(st.lists(pool, max_size=6))
+    index = st.tuples(st.integers(0, max(len(a) - 1, 0)), st.integers(0, max(len(b) - 1, 0)))
+    pairs = draw(st.lists(index, max_size=12)) if a and b else []
+    rows_a, rows_b = i64([i for i, _ in pairs]), i64([j for _, j in pairs])
+    columns = draw(st.integers(0, len(specs)))
+    return [
+        _table(draw, specs, a), rows_a, _table(draw, specs, b), rows_b, columns, Out(len(pairs), np.bool_)
+    ]  # fmt: skip
+
+
+@case("cells.order_lane")
+def _order_lane(draw: Any) -> list[Any]:
+    spec = ColumnSpec("c", _scalars(draw), draw(st.booleans()))
+    rows = draw(st.lists(strategies.rows([spec]), max_size=8))
+    lanes = draw(st.integers(1, 3))
+    before = InOut(np.full((len(rows), lanes), 7, np.uint64))
+    wide = spec.type in (ColumnType.NUMERIC, ColumnType.UUID, ColumnType.INTERVAL)
+    return [
+        _table(draw, [spec], rows), 0, draw(st.integers(0, int(wide))), before,
+        draw(st.integers(0, lanes - 1)),
+    ]  # fmt: skip
+
+
+# seek
+
+
+@case("seek.find_runs")
+def _find_runs(draw: Any) -> list[Any]:
+    codes = _codes(draw, 60)
+    near = st.sampled_from(codes.tolist()) if len(codes) else words
+    keys = draw(st.lists(near | words, max_size=12))
+    keys = sorted(keys) if draw(st.booleans()) else keys
+    return [codes, u64(keys), Out(len(keys), np.int64), Out(len(keys), np.int64)]
+
+
+@case("seek.match_runs")
+def _match_runs(draw: Any) -> list[Any]:
+    pool = draw(st.lists(words, min_size=1, max_size=8))
+    a, b = (u64(sorted(draw(st.lists(st.sampled_from(pool), max_size=20)))) for _ in range(2))
+    i, j = draw(st.integers(0, len(a))), draw(st.integers(0, len(b)))
+    room = draw(st.integers(1, 6))
+    outs = [Out(room, np.int64) for _ in range(4)]
+    return [a, b, i, j, Both((), (room,)), *outs]
+
+
+@case("seek.expand_runs")
+def _expand_runs(draw: Any) -> list[Any]:
+    times = u64(draw(st.lists(words, max_size=12)))
+    ends = st.integers(0, len(times))
+    runs = [sorted(draw(st.tuples(ends, ends))) for _ in range(draw(st.integers(0, 4)))]
+    lo, hi = i64([run[0] for run in runs]), i64([run[1] for run in runs])
+    most = int((hi - lo).sum())
+    return [lo, hi, times, np.uint64(draw(words)), Out(most, np.int64), Out(most, np.int64)]
+
+
+# hashing
+
+
+@case("hashing.checksum")
+def _checksum(draw: Any) -> list[Any]:
+    return [u64(draw(st.lists(words, max_size=9))), np.uint64(draw(words)), np.uint64(draw(words))]
+
+
+# gather
+
+
+@case("gather.text_offsets")
+def _text_offsets(draw: Any) -> list[Any]:
+    _, offsets = _texts(draw)
+    rows = _rows(draw, len(offsets) - 1)
+    return [offsets, rows, Out(len(rows) + 1, np.int64)]
+
+
+def _gathered(draw: Any) -> tuple[Any, Any, Any, Any]:
+    data, offsets = _texts(draw)
+    rows = _rows(draw, len(offsets) - 1)
+    return data, offsets, rows, reference.text_offsets(offsets, rows)[0].astype(np.int64)
+
+
+@case("gather.gather_text")
+def _gather_text(draw: Any) -> list[Any]:
+    data, offsets, rows, out_offsets = _gathered(draw)
+    return [data, offsets, rows, out_offsets, Out(out_offsets[-1], np.uint8)]
+
+
+@case("gather.list_elements")
+def _list_elements(draw: Any) -> list[Any]:
+    _, offsets, rows, out_offsets = _gathered(draw)
+    return [offsets, rows, out_offsets, Out(out_offsets[-1], np.int64)]
+
+
+def _spans(draw: Any) -> tuple[Any, Any, Any]:
+    data, offsets = _texts(draw)
+    rows = _rows(draw, len(offsets) - 1)
+    return data, offsets[:-1][rows], offsets[1:][rows]
+
+
+@case("gather.span_offsets")
+def _span_offsets(draw: Any) -> list[Any]:
+    _, lo, hi = _spans(draw)
+    return [lo, hi, Out(len(lo) + 1, np.int64)]
+
+
+@case("gather.gather_spans")
+def _gather_spans(draw: Any) -> list[Any]:
+    data, lo, hi = _spans(draw)
+    out_offsets = reference.span_offsets(lo, hi)[0].astype(np.int64)
+    return [data, lo, out_offsets, Out(out_offsets[-1], np.uint8)]
+
+
+def _bitmap(draw: Any, n: int, first: int) -> Any:
+    size = (first + n + 7) // 8
+    return np.frombuffer(draw(st.binary(min_size=size, max_size=size)), np.uint8).copy()
+
+
+@case("gather.gather_bits")
+def _gather_bits(draw: Any) -> list[Any]:
+    n, first = draw(st.integers(0, 20)), draw(st.integers(0, 17))
+    rows = _rows(draw, n)
+    return [_bitmap(draw, n, first), first, rows, Out(len(rows), np.bool_)]
+
+
+def _pair(draw: Any, one: Any, dtype: Any) -> tuple[Any, Any, Any]:
+    a, b = draw(st.lists(one, max_size=6)), draw(st.lists(one, max_size=6))
+    return np.array(a, dtype), np.array(b, dtype), _pair_rows(draw, len(a), len(b))
+
+
+@case("gather.pair_words")
+def _pair_words(draw: Any) -> list[Any]:
+    a, b, rows = _pair(draw, words, np.uint64)
+    return [a, b, rows, Out(len(rows), np.uint64)]
+
+
+@case("gather.pair_times")
+def _pair_times(draw: Any) -> list[Any]:
+    a, b, rows = _pair(draw, words, np.uint64)
+    return [a, b, rows, np.uint64(draw(words)), Out(len(rows), np.uint64)]
+
+
+@case("gather.pair_wide")
+def _pair_wide(draw: Any) -> list[Any]:
+    a, b, rows = _pair(draw, st.tuples(words, words), np.uint64)
+    return [a.reshape(-1, 2), b.reshape(-1, 2), rows, Out((len(rows), 2), np.uint64)]
+
+
+@case("gather.pair_bytes")
+def _pair_bytes(draw: Any) -> list[Any]:
+    a, b, rows = _pair(draw, st.integers(0, 255), np.uint8)
+    return [a, b, rows, Out(len(rows), np.uint8)]
+
+
+@case("gather.pair_text_bytes")
+def _pair_text_bytes(draw: Any) -> list[Any]:
+    (_, a), (_, b) = _texts(draw), _texts(draw)
+    return [a, b, _pair_rows(draw, len(a) - 1, len(b) - 1)]
+
+
+@case("gather.pair_text")
+def _pair_text(draw: Any) -> list[Any]:
+    (a, a_offsets), (b, b_offsets) = _texts(draw), _texts(draw)
+    rows = _pair_rows(draw, len(a_offsets) - 1, len(b_offsets) - 1)
+    first = draw(st.integers(0, 3))
+    offsets = np.full(len(rows) + 1, first, np.int64)
+    total = first + reference.pair_text_bytes(a_offsets, b_offsets, rows)[0]
+    return [a, a_offsets, b, b_offsets, rows, InOut(offsets), Out(total, np.uint8)]
+
+
+@case("gather.pair_bits")
+def _pair_bits(draw: Any) -> list[Any]:
+    n, m, first = draw(st.integers(0, 20)), draw(st.integers(0, 20)), draw(st.integers(0, 17))
+    a_first, b_first = draw(st.integers(0, 9)), draw(st.integers(0, 9))
+    a = _bitmap(draw, n, a_first) if draw(st.booleans()) else np.empty(0, np.uint8)
+    b = _bitmap(draw, m, b_first) if draw(st.booleans()) else np.empty(0, np.uint8)
+    rows = _pair_rows(draw, n, m)
+    out = _bitmap(draw, len(rows), first)
+    if first & 7 and len(out):
+        out[first >> 3] &= (1 << (first & 7)) - 1  # who appends finds the rest of the byte zero
+    return [a, a_first, b, b_first, rows, InOut(out), first]
+
+
+# atomics and bells
+
+
+def _words(draw: Any) -> tuple[Any, int]:
+    array = u64(draw(st.lists(words, min_size=1, max_size=4)))
+    return array, draw(st.integers(0, len(array) - 1))
+
+
+@case("atomics.load_acquire")
+@case("atomics.fence_then_load")
+def _load(draw: Any) -> list[Any]:
+    return list(_words(draw))
+
+
+@case("atomics.store_release")
+def _store(draw: Any) -> list[Any]:
+    array, at = _words(draw)
+    return [InOut(array), at, np.uint64(draw(words))]
+
+
+@case("atomics.fence")
+def _fence(draw: Any) -> list[Any]:
+    return draw(st.just([]))
+
+
+CELL_WORDS, BELL_WORD = 8, 1  # of a clock
+
+
+def _clock(draw: Any) -> tuple[Any, list[int]]:
+    clock = np.zeros(4 * CELL_WORDS, np.uint64)
+    ats = list(range(0, len(clock), CELL_WORDS))
+    for at in ats:
+        clock[at], clock[at + BELL_WORD] = draw(words), draw(st.integers(0, 9))
+    return clock, ats
+
+
+@case("bells.ring")
+def _ring(draw: Any) -> list[Any]:
+    clock, ats = _clock(draw)
+    return [InOut(clock), draw(st.sampled_from(ats))]
+
+
+@case("bells.advance")
+def _advance(draw: Any) -> list[Any]:
+    return [*_ring(draw), np.uint64(draw(words))]
+
+
+@case("bells.advance_many")
+def _advance_many(draw: Any) -> list[Any]:
+    clock, ats = _clock(draw)
+    return [InOut(clock), i64(draw(st.lists(st.sampled_from(ats), unique=True))), np.uint64(draw(words))]
+
+
+@case("bells.sleep")
+def _sleep(draw: Any) -> list[Any]:
+    clock, ats = _clock(draw)
+    at, rang = draw(st.sampled_from(ats)), draw(st.booleans())
+    return [clock, at, int(clock[at + BELL_WORD]) + rang, InOut(i64([0, draw(st.integers(0, 1000))]))]
+
+
+# Images of rows
+
+
+def _image(draw: Any, specs: Any, rows: list[Any]) -> tuple[Any, Both]:
+    columns = [_column(draw, spec, [row[at] for row in rows]) for at, spec in enumerate(specs)]
+    image = encode(columns, RowSpec.of(specs), len(rows))
+    parts = (image.lanes, image.spec.kinds, image.text_lo, image.text_hi, image.text)
+    return image, Both(parts, (_relation(draw, specs, rows),), columns)
+
+
+def _drawn_image(draw: Any, *, many: bool = False, nested: int = 1) -> tuple[Any, Any, Both]:
+    """An image of a few distinct rows; with `many`, sometimes enough of them for the radix sort."""
+    specs = _specs(draw, nested)
+    pool = _pool(draw, specs)
+    n = draw(st.sampled_from([0, 1, 5, 30, 400] if many else [0, 1, 5]))
+    picks = np.random.default_rng(draw(st.integers(0, 99))).integers(0, len(pool), n)
+    return specs, *_image(draw, specs, [pool[k] for k in picks])
+
+
+@case("hashing.hash_rows")
+def _hash_rows(draw: Any) -> list[Any]:
+    _, image, both = _drawn_image(draw, nested=0)
+    return [both, Out(len(image), np.uint64)]
+
+
+@case("hashing.text_lanes")
+def _text_lanes(draw: Any) -> list[Any]:
+    (data, offsets), slots = _texts(draw), draw(st.integers(1, 2))
+    n = len(offsets) - 1
+    lo, hi = (np.repeat(ends, slots).reshape(n, slots) for ends in (offsets[:-1], offsets[1:]))
+    slot, lane = draw(st.integers(0, slots - 1)), draw(st.integers(0, 1))
+    return [data, lo, hi, slot, InOut(np.full((n, 2), 7, np.uint64)), lane]
+
+
+def _levels(draw: Any, n: int) -> Any:
+    """Codes or times of n rows: a few, or left out."""
+    pool = u64(draw(st.lists(words, min_size=1, max_size=3)))
+    if draw(st.booleans()):
+        return u64([])
+    return pool[np.random.default_rng(draw(st.integers(0, 99))).integers(0, len(pool), n)]
+
+
+@case("rows.sort_rows")
+def _sort_rows(draw: Any) -> list[Any]:
+    _, image, both = _drawn_image(draw, many=True)
+    n = len(image)
+    order = np.random.default_rng(draw(st.integers(0, 99))).permutation(n)
+    return [
+        _levels(draw, n), both, _levels(draw, n), InOut(order), Scratch(n, np.int64), Scratch(n, np.uint64),
+        Scratch(n, np.uint64), Scratch(2048, np.int64), Scratch(3 * (n // 192 + 2), np.int64),
+    ]  # fmt: skip
+
+
+@case("rows.equal_rows")
+def _equal_rows(draw: Any) -> list[Any]:
+    specs = _specs(draw)
+    pool = st.sampled_from(_pool(draw, specs))
+    sides = []
+    n = draw(st.integers(0, 8))
+    for _ in range(2):
+        rows = draw(st.lists(pool, min_size=1, max_size=5))
+        image, both = _image(draw, specs, rows)
+        kinds, lanes = both.kernel[1], both.kernel[:1]
+        sides += [
+            Both(lanes + both.kernel[2:], both.reference),
+            i64(draw(st.lists(st.integers(0, len(image) - 1), min_size=n, max_size=n))),
+        ]
+    return [*sides, Both((kinds,), ()), Out(n, np.bool_)]
+
+
+def _sorted(draw: Any, image: Any, times: Any) -> Any:
+    return image.sort_order(None, times if len(times) else None)
+
+
+@case("rows.run_starts")
+def _run_starts(draw: Any) -> list[Any]:
+    _, image, both = _drawn_image(draw, many=True)
+    return [both, _sorted(draw, image, u64([])), Out(len(image), np.int64)]
+
+
+@case("merge.consolidate")
+def _consolidate(draw: Any) -> list[Any]:
+    _, image, both = _drawn_image(draw)
+    n = len(image)
+    times = _levels(draw, n)
+    diffs = i64([draw(diff_values) for _ in range(n)])
+    order = _sorted(draw, image, times)
+    return [both, times, diffs, order, draw(st.integers(0, 1)), Out(n, np.int64), Out(n, np.int64)]
+
+
+diff_values = st.sampled_from([1, 1, -1, 2, (1 << 63) - 1, -(1 << 63)])
+
+
+@case("merge.merge_sorted")
+def _merge_sorted(draw: Any) -> list[Any]:
+    _, image, both = _drawn_image(draw)
+    n = len(image)
+    codes = u64(reference.hash_table(both.reference[0], 0, 0)[0])
+    starts = sorted({0, *draw(st.lists(st.integers(0, max(n - 1, 0)), max_size=3))}) if n else [0]
+    order = np.arange(n)
+    for first, last in itertools.pairwise([*starts, n]):
+        order[first:last] = reference.sort_rows(codes, both.reference[0], u64([]), order[first:last])[0]
+    return [codes, both, InOut(order), Scratch(n, np.int64), i64(starts)]
+
+
+# nested
+
+
+@case("nested.image_offsets")
+def _image_offsets(draw: Any) -> list[Any]:
+    specs, rows, table = _drawn_table(draw, min_columns=1)
+    return [table, draw(st.integers(0, len(specs) - 1)), Out(len(rows) + 1, np.int64)]
+
+
+@case("nested.write_images")
+def _write_images(draw: Any) -> list[Any]:
+    _, _, table = _drawn_table(draw, min_columns=1)
+    offsets, total = reference.image_offsets(table.reference[0], 0)
+    return [table, 0, offsets, Out(total, np.uint8)]
+
+
+def _laid_images(draw: Any, type_: Any) -> tuple[Any, Images, Any]:
+    """Bytes with images of a type's values among others, which they are, and whether each is valid."""
+    values = tuple(draw(st.lists(strategies.values(type_, True), max_size=6)))
+    data, starts = b"", []
+    for value in values:
+        data += draw(st.binary(max_size=2))
+        starts.append(len(data))
+        data += image_of(type_, value)
+    images = Images(type_, values, tuple(starts))
+    return np.frombuffer(data + b"\7", np.uint8).copy(), images, reference.read_nulls(images)[1]
+
+
+def _reader(draw: Any, type_: Any, *, moves: bool = True) -> tuple[list[Any], Images]:
+    """The arguments that say where images are: bytes, positions behind the bytes of NULL, validity."""
+    data, images, valid = _laid_images(draw, type_)
+    at = images.behind_nulls
+    return [Both((data,), (images,)), InOut(at, shown=False) if moves else at, valid], images
+
+
+def _alone(arguments: list[Any]) -> list[Any]:
+    """The same for the kernel; for the reference the images say all of it."""
+    return [
+        argument if isinstance(argument, Both | Out | InOut) else Both((argument,), ())
+        for argument in arguments
+    ]
+
+
+NUMBERS = st.sampled_from([type_ for type_ in ALL_TYPES if type_ not in VARIABLE])
+TEXTS = st.sampled_from(sorted(VARIABLE))
+
+
+@case("nested.read_nulls")
+def _read_nulls(draw: Any) -> list[Any]:
+    data, images, _ = _laid_images(draw, _type(draw, 1))
+    at = i64(list(images.starts))
+    return [Both((data,), (images,)), InOut(at, shown=False), Out(len(at), np.bool_)]
+
+
+@case("nested.read_words")
+def _read_words(draw: Any) -> list[Any]:
+    arguments, images = _reader(draw, draw(NUMBERS))
+    return _alone([*arguments, Out(len(images.values), np.uint64)])
+
+
+@case("nested.text_sizes")
+def _text_sizes(draw: Any) -> list[Any]:
+    arguments, images = _reader(draw, draw(TEXTS), moves=False)
+    return _alone([*arguments, Out(len(images.values) + 1, np.int64)])
+
+
+@case("nested.read_texts")
+def _read_texts(draw: Any) -> list[Any]:
+    arguments, images = _reader(draw, draw(TEXTS))
+    offsets, total = reference.text_sizes(images)
+    return _alone([*arguments, offsets, Out(total, np.uint8)])
+
+
+def _list_type(draw: Any) -> ListType:
+    return ListType(ColumnSpec("e", _type(draw, 2), True))
+
+
+@case("nested.list_sizes")
+def _list_sizes(draw: Any) -> list[Any]:
+    type_ = _list_type(draw)
+    arguments, images = _reader(draw, type_, moves=False)
+    return _alone([program_of(type_), 0, *arguments, Out(len(images.values) + 1, np.int64)])
+
+
+@case("nested.list_starts")
+def _list_starts(draw: Any) -> list[Any]:
+    type_ = _list_type(draw)
+    arguments, images = _reader(draw, type_)
+    total = reference.list_sizes(images)[1]
+    return _alone([program_of(type_), 0, *arguments, Out(total, np.int64)])
