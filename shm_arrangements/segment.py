@@ -94,8 +94,7 @@ class _Block(shared_memory.SharedMemory):
             if not deferred:
                 self._reserve(fd, nbytes)
         except OSError as error:
-            self.unlink()
-            raise shm_error(error, asked_bytes=self._size, kept_bytes=self.reserved) from error
+            raise self._given_up(error) from error
         finally:
             os.close(fd)
 
@@ -110,10 +109,16 @@ class _Block(shared_memory.SharedMemory):
             _require_room(self._size - self.reserved)
             self._reserve(fd, upto_bytes)
         except OSError as error:
-            self.unlink()
-            raise shm_error(error, asked_bytes=self._size, kept_bytes=self.reserved) from error
+            raise self._given_up(error) from error
         finally:
             os.close(fd)
+
+    def _given_up(self, error: OSError) -> Exception:
+        """The name and the memory go now: the traceback of what is raised holds this object."""
+        self.unlink()
+        raised = shm_error(error, asked_bytes=self._size, kept_bytes=self.reserved)
+        self.close()
+        return raised
 
     def _reserve(self, fd: int, upto_bytes: int) -> None:
         while self.reserved < upto_bytes:
