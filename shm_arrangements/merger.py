@@ -1,15 +1,12 @@
-"""Merger: two abutting batches become one, a little at a time.
+"""Merger: abutting batches become one, a little at a time.
 
-Three phases, each in pieces paid with fuel. First the order is decided: two sorted runs are walked slice by
-slice, times advanced to `since`, equal (row, time) summed, zero sums dropped; only references and sums are
-kept. Then the size is known, memory is allocated once, and every byte is moved once to its final place.
-Then, for shared memory, the checksum is added up. Order survives the rounding because max(time, since) is
-monotone, and summing equal neighbours commutes with any split into pieces, so the result is that of a
-single fold.
+First it is decided what becomes of each update: sorted runs are walked by code, in place, times advanced to
+`since`, equal (row, time) summed, zero sums dropped; a byte an update is kept of it. Then the size is known,
+memory is allocated once, every byte is moved once to its final place, and for
+shared memory the checksum is added up. Order survives the rounding because max(time, since) is monotone, and
+summing equal neighbours commutes with any split into pieces, so the result is that of a single fold.
 
-Fuel is counted in updates: one for each consumed, one for each written, and one a `_CHECKSUM_BYTES` summed.
-A call may encode up to a slice ahead; the image is kept, so over all calls each row is encoded once or
-twice.
+Fuel is counted in updates: one for each consumed, two for each written, and one a `_CHECKSUM_BYTES` summed.
 
 Does not: choose what to merge, or let go of its inputs (spine.py).
 """
@@ -28,34 +25,10 @@ from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.kernels import merge as kernels
-from shm_arrangements.rows import RowImage, RowSpec, encode
 
-_SLICE: Final = 8192  # rows encoded at once: about 0.5 ms
-_SMALL_SLICE: Final = 256  # when little fuel is given
-_CHECKSUM_BYTES: Final = 512  # about as long as one update takes to merge
-_NEXT_A, _NEXT_B, _WRITTEN, _FINISHED = 0, 1, 3, 7  # of the kernel's state
-
-
-class _Slice:
-    """Rows [first, end) of a batch, encoded; begins one before the next row to consume."""
-
-    __slots__ = ("batch", "end", "first", "image")
-
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-        self.first = self.end = 0
-        self.image: RowImage | None = None
-
-    def advance(self, consumed: int, spec: RowSpec, size: int) -> None:
-        """Make the slice begin one before row `consumed`."""
-        self.first = max(consumed - 1, 0)
-        self.end = min(consumed + size, len(self.batch))
-        columns = tuple(c.slice(self.first, self.end) for c in self.batch.columns)
-        self.image = encode(columns, spec, rows=self.end - self.first)
-
-    @property
-    def is_final(self) -> bool:
-        return self.end == len(self.batch)
+_CHECKSUM_BYTES: Final = 512
+_PIECE: Final = 8192  # updates replayed at once: their references stay in the cache
+_IDLE: Final = np.array([kernels.LAST_CODE], np.uint64)
 
 
 class Merger:
@@ -68,14 +41,22 @@ class Merger:
         self.older, self.newer = older, newer
         self._since = Frontier.join(since, Frontier.join(older.description.since, newer.description.since))
         self._allocator = allocator
-        self._spec = older.schema.stored_image
-        self._a, self._b = _Slice(older), _Slice(newer)
-        self._consumed_a = self._consumed_b = 0
-        total = len(older) + len(newer)
-        self._rows = np.empty(total, np.int64)
-        self._diffs = np.empty(total, np.int64)
-        self._state = np.array([0, 0, -1, 0, 0, 0, 0, 0], np.int64)
-        self._text_bytes = [0] * len(self._spec.text_columns)
+        batches = (older, newer)
+        self._total = len(older) + len(newer)
+        self._sources = np.array([_source(batch) for batch in batches], np.int64)
+        self._tables = np.stack([batch.table.cells for batch in batches])
+        self._state = np.zeros(kernels.STATE_FIELDS, np.int64)
+        self._state[kernels.ALIVE] = -1
+        self._words = np.zeros(kernels.WORD_FIELDS, np.uint64)
+        self._words[kernels.LEAST_TIME] = kernels.LAST_CODE
+        self._ops = np.empty(self._total, np.uint8)
+        self._odds = np.empty(self._total + self._total // 2 + 2, np.int64)
+        self._scratch = np.empty(kernels.MAX_SOURCES, np.int64)
+        self._cursor = np.zeros(kernels.CURSOR_FIELDS, np.int64)
+        self._written: int | None = None  # how many updates the result has, once that is decided
+        self._rows = self._diffs = np.empty(0, np.int64)
+        self._text_bytes: list[int] = []
+        self._replayed = 0
         self._assembler: Assembler | None = None
         self._filled = 0
         self._checksum_at = layouts.CHECKSUM_FROM
@@ -86,11 +67,14 @@ class Merger:
         """Upper bound of the fuel still needed."""
         if self._result is not None:
             return 0
-        total = len(self._rows)
         if self._assembler is None:
-            left = total - self._consumed_a - self._consumed_b
-            return left + total + (self.older.nbytes + self.newer.nbytes) // _CHECKSUM_BYTES + 1
-        left = int(self._state[_WRITTEN]) - self._filled
+            nbytes = self.older.nbytes + self.newer.nbytes
+            if self._written is None:
+                left = self._total - int(self._state[kernels.CONSUMED]) + 2 * self._total
+            else:
+                left = 2 * self._written - self._replayed
+            return left + nbytes // _CHECKSUM_BYTES + 2
+        left = len(self._rows) - self._filled
         return left + (self._assembler.nbytes - self._checksum_at) // _CHECKSUM_BYTES + 1
 
     def work(self, fuel_updates: int) -> int:
@@ -100,9 +84,11 @@ class Merger:
         """
         fuel = fuel_updates
         while fuel > 0 and self._result is None:
-            if self._assembler is None:
+            if self._written is None:
                 fuel -= self._decide(fuel)
-            elif self._filled < self._state[_WRITTEN]:
+            elif self._assembler is None:
+                fuel -= self._replay(fuel)
+            elif self._filled < self._written:
                 fuel -= self._fill(fuel)
             else:
                 fuel -= self._finish(fuel)
@@ -118,53 +104,44 @@ class Merger:
             self._assembler.abandon()
 
     def _decide(self, fuel: int) -> int:
-        a, b, state = self._a, self._b, self._state
-        if state[_FINISHED]:  # the allocator failed before
-            self._allocate(int(state[_WRITTEN]))
-            return 1
-        size = max(min(fuel, _SLICE), _SMALL_SLICE)
-        for part, consumed in ((a, self._consumed_a), (b, self._consumed_b)):
-            if part.image is None or (consumed == part.end and not part.is_final):
-                part.advance(consumed, self._spec, size)
-        assert a.image is not None
-        assert b.image is not None
-        state[_NEXT_A] = self._consumed_a - a.first
-        state[_NEXT_B] = self._consumed_b - b.first
-        before = int(state[_WRITTEN])
-        x, y, older, newer = a.image, b.image, a.batch, b.batch
-        used: int = kernels.merge_rows(
-            older.codes[a.first : a.end], x.lanes, x.text_lo, x.text_hi, x.text,
-            older.times[a.first : a.end], older.diffs[a.first : a.end], a.first, int(a.is_final),
-            newer.codes[b.first : b.end], y.lanes, y.text_lo, y.text_hi, y.text,
-            newer.times[b.first : b.end], newer.diffs[b.first : b.end], b.first, int(b.is_final),
-            self._spec.kinds, np.uint64(self._since.time), fuel, state, self._rows, self._diffs,
+        state = self._state
+        done: int = kernels.merge_sources(
+            self._sources, self._tables, len(self.older.columns), np.uint64(self._since.time), fuel,
+            _IDLE.ctypes.data, state, self._words, self._ops, self._odds, self._scratch,
         )  # fmt: skip
-        self._consumed_a = a.first + int(state[_NEXT_A])
-        self._consumed_b = b.first + int(state[_NEXT_B])
-        written = int(state[_WRITTEN])
-        if written > before and self._text_bytes:
-            for i, size in enumerate(text_bytes_of(older, newer, self._rows[before:written])):
-                self._text_bytes[i] += size
-        if state[_FINISHED]:
-            self._allocate(written)
-        return max(used, 1)
+        if state[kernels.ALIVE] == 0:
+            self._written = int(state[kernels.WRITTEN])
+            if self._written == 0:
+                self._result = Batch.empty(self.older.schema, self._description())
+            self._rows = np.empty(self._written, np.int64)
+            self._diffs = np.empty(self._written, np.int64)
+            self._text_bytes = [0] * len(self.older.schema.stored_image.text_columns)
+        return max(done, 1)
 
-    def _allocate(self, written: int) -> None:
-        if written == 0:
-            self._result = Batch.empty(self.older.schema, self._description())
-            return
-        self._assembler = Assembler(
-            self.older.schema, self.older, self.newer, self._rows[:written], self._diffs[:written],
-            self._text_bytes, self._since.time, self._allocator,
-        )  # fmt: skip
+    def _replay(self, fuel: int) -> int:
+        assert self._written is not None
+        lo, hi = self._replayed, min(self._replayed + min(fuel, _PIECE), self._written)
+        rows = self._rows[lo:hi]
+        kernels.replay_merge(self._sources, self._ops, self._odds, self._cursor, rows, self._diffs[lo:hi])
+        if self._text_bytes:
+            for i, size in enumerate(text_bytes_of(self.older, self.newer, rows)):
+                self._text_bytes[i] += size
+        self._replayed = hi
+        if hi == self._written:
+            self._assembler = Assembler(
+                self.older.schema, self.older, self.newer, self._rows, self._diffs, self._text_bytes,
+                self._since.time, self._allocator,
+            )  # fmt: skip
+        return max(hi - lo, 1)
 
     def _fill(self, fuel: int) -> int:
         assert self._assembler is not None
-        end = min(self._filled + fuel, int(self._state[_WRITTEN]))
+        assert self._written is not None
+        end = min(self._filled + fuel, self._written)
         piece = end - self._filled
         self._assembler.fill(self._filled, end)
         self._filled = end
-        if end == self._state[_WRITTEN]:
+        if end == self._written:
             self._assembler.write_header(self._description())
         return piece
 
@@ -183,3 +160,13 @@ class Merger:
     def _description(self) -> Description:
         both = self.older.description.through(self.newer.description)
         return Description(both.lower, both.upper, self._since)
+
+
+def _source(batch: Batch) -> tuple[int, ...]:
+    """A row of what kernels read."""
+    times, diffs = batch.time_cells, batch.diff_cells
+    return (
+        batch.codes.ctypes.data, len(batch),
+        times.ctypes.data, 8 if len(times) > 1 else 0,
+        diffs.ctypes.data, 8 if len(diffs) > 1 else 0,
+    )  # fmt: skip

@@ -3,7 +3,7 @@
 Neighbours are merged when the older is less than twice the newer, so sizes fall by halves along the chain,
 there are at most about two batches a level (a merge in progress shows both its inputs), and the chain is as
 long as the logarithm of the updates. Each insertion pays `_FUEL_PER_UPDATE` for each of its updates to
-every merge in progress. A merge of s updates costs under 2.5 s, so it is over before s / 3 updates have
+every merge in progress. A merge of s updates costs under 3.5 s, so it is over before s / 2 updates have
 followed it: before anything behind it has grown to half its size. Hence merges never pile up, and inserting
 costs a constant times the logarithm an update, amortized.
 
