@@ -122,7 +122,7 @@ def _spread(
 
 
 @inner
-def _sort_piece(
+def sort_piece(
     keys: Any, order: Any, first: Any, last: Any, spare_keys: Any, spare_order: Any, tallies: Any, frames: Any
 ) -> None:
     """Sort [first, last). frames: row d holds (end, least key, shift) of the piece open at depth d."""
@@ -177,6 +177,12 @@ def spread_codes(codes: Any, bits: int, keys: Any, order: Any, ends: Any) -> int
         k += 1
     if k == n:
         return -1
+    if n <= _SMALL:
+        for k in range(n):
+            keys[k] = codes[k]
+            order[k] = k
+        _insert(keys, order, 0, n)
+        return 0
     least = codes[0]
     most = least
     for k in range(n):
@@ -219,7 +225,7 @@ def sort_buckets(
     for bucket in range(1 << bits):
         last = np.int64(ends[bucket])
         if last > first:
-            _sort_piece(keys, order, first, last, spare_keys, spare_order, tallies, frames)
+            sort_piece(keys, order, first, last, spare_keys, spare_order, tallies, frames)
         first = last
 
 
