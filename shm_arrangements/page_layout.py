@@ -2,7 +2,8 @@
 
     0     magic, format version, header length and checksum
     64    the generation word, alone in its line: its parity names the slot that counts; 0 is "not yet made"
-    128   who and what: token, id, incarnation, shard, writer, the place of the slots, then the schema
+    128   who and what: token, id, incarnation, shard, writer, the cell it follows, the place of the slots,
+          then the schema and the name
     ...   slot 0, slot 1, each: checksum, generation, state, frontiers, and up to `CAPACITY` batch entries
 
 Everything is little-endian. A frontier is a u64 and a flag for the empty one. Lengths come from here and
@@ -17,33 +18,47 @@ import enum
 import functools
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from shm_arrangements.columns import ColumnSpec, ColumnType
 from shm_arrangements.errors import FormatMismatch, InvariantViolation
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.names import HALVES, Locator, PageName
 from shm_arrangements.schema import ArrangementSchema
+from shm_arrangements.types import (
+    LIST_CODE,
+    RECORD_CODE,
+    AnyType,
+    ColumnSpec,
+    ColumnType,
+    ListType,
+    RecordType,
+    child_specs,
+    type_code,
+)
 
 MAGIC: Final = b"CLSTRPAG"
-FORMAT_VERSION: Final = 1
-CAPACITY: Final = 64  # batches in a chain; a longer one forces a merge first
+FORMAT_VERSION: Final = 2
+CAPACITY: Final = 56  # batches in a chain; a longer one forces a merge first. With a header: 8 KiB
 GENERATION_WORD: Final = 8  # index of the u64 at byte 64
+MAX_NAME_BYTES: Final = 255
 
-_FRONT: Final = struct.Struct(
-    "<8sIII"
-)  # magic, version, length of the whole header, crc32 of its part from 128 on
-_WHO: Final = struct.Struct("<12sIQQIIIIIIII")
+# magic, version, length of the whole header, crc32 of its part from 128 on
+_FRONT: Final = struct.Struct("<8sIII")
+# token, half, id, incarnation, shard, shards, writer, capacity, slot bytes, where slots begin, schema bytes,
+# name bytes, clock, cell, 0
+_WHO: Final = struct.Struct("<12sIQQIIIIIIIIQII")
 _WHO_AT: Final = 128
-_SLOT: Final = struct.Struct(
-    "<IIQIIQQ"
-)  # crc32 of what follows, flags, generation, state, count, since, upper
-_ENTRY: Final = struct.Struct("<IIQQQQQQ")  # writer, flags, seq, rows, nbytes, lower, upper, since
+# crc32 of what follows, flags, generation, state, count, since, upper
+_SLOT: Final = struct.Struct("<IIQIIQQ")
+# writer, flags, seq, offset, rows, nbytes, lower, upper, since
+_ENTRY: Final = struct.Struct("<IIQQQQQQQ")
 _CRC_BYTES: Final = 4
 SLOT_BYTES: Final = (_SLOT.size + CAPACITY * _ENTRY.size + 63) & ~63
 _LOWER_EMPTY, _UPPER_EMPTY, _SINCE_EMPTY = 1, 2, 4
+_COLUMN: Final = struct.Struct("<BBHH")  # type, nullable, scale, bytes of the name
+_COUNTS: Final = struct.Struct("<III")  # columns, key columns, ordered
 
 
 class PageStatus(enum.IntEnum):
@@ -55,7 +70,7 @@ class PageStatus(enum.IntEnum):
 
 
 class BatchEntry(NamedTuple):
-    """One batch of a chain. `seq` 0: it has no rows, and so no segment."""
+    """One batch of a chain. `seq` 0: it has no rows, and so no memory; offset: as in `Locator`."""
 
     writer: int
     seq: int
@@ -64,14 +79,17 @@ class BatchEntry(NamedTuple):
     upper: Frontier
     since: Frontier
     nbytes: int = 0
+    offset: int = 0
 
     def locator(self, token: str) -> Locator | None:
-        return Locator(token, self.writer, self.seq) if self.seq else None
+        return Locator(token, self.writer, self.seq, self.offset) if self.seq else None
 
 
-@dataclass(frozen=True, slots=True)
-class PageState:
-    """What one slot says: reads at `t` are right for `since <= t < upper`, from the batches of `chain`."""
+class PageState(NamedTuple):
+    """What a page says: reads at `t` are right for `since <= t < upper`, from the batches of `chain`.
+
+    Of what a reader was given, `upper` and the end of the chain are the later of slot and cell (clock.py).
+    """
 
     generation: int
     status: PageStatus
@@ -79,33 +97,51 @@ class PageState:
     upper: Frontier
     chain: tuple[BatchEntry, ...]
 
+    def reaching(self, upper: Frontier) -> PageState:
+        """The same, sealed up to `upper`, before which nothing more has happened."""
+        chain = self.chain
+        if chain:
+            chain = (*chain[:-1], chain[-1]._replace(upper=upper))
+        return self._replace(upper=upper, chain=chain)
+
 
 @dataclass(frozen=True, slots=True)
 class PageHeader:
-    """The immutable part. `name` is the first name of the page; an alias is a further one."""
+    """The immutable part. `page` is its first name in shared memory, an alias is a further one.
 
-    name: PageName
+    name: what people call it, perhaps nothing; clock, cell: what it follows.
+    """
+
+    page: PageName
     shards: int
     writer: int
     schema: ArrangementSchema
     slots_at: int
+    name: str
+    clock: int
+    cell: int
 
     @property
     def nbytes(self) -> int:
         return self.slots_at + 2 * SLOT_BYTES
 
 
-def encode_header(name: PageName, shards: int, writer: int, schema: ArrangementSchema) -> bytes:
-    """Return the header's bytes, a multiple of 64; the slots follow."""
-    told = _encode_schema(schema)
-    length = _WHO_AT + _WHO.size + len(told)
+def encode_header(
+    page: PageName, shards: int, writer: int, schema: ArrangementSchema, *, name: str, clock: int, cell: int
+) -> bytes:
+    """Return the header's bytes, a multiple of 64; the slots follow. Raises: ValueError for a long name."""
+    told, called = _encode_schema(schema), name.encode()
+    if len(called) > MAX_NAME_BYTES:
+        raise ValueError(f"a name has at most {MAX_NAME_BYTES} bytes of UTF-8: {name!r}")
+    length = _WHO_AT + _WHO.size + len(told) + len(called)
     slots_at = (length + 63) & ~63
     who = _WHO.pack(
-        name.token.encode(), HALVES.index(name.half), name.id, name.incarnation, name.shard, shards, writer,
-        CAPACITY, SLOT_BYTES, slots_at, len(told), 0,
+        page.token.encode(), HALVES.index(page.half), page.id, page.incarnation, page.shard, shards, writer,
+        CAPACITY, SLOT_BYTES, slots_at, len(told), len(called), clock, cell, 0,
     )  # fmt: skip
-    front = _FRONT.pack(MAGIC, FORMAT_VERSION, length, zlib.crc32(who + told))
-    return (front.ljust(_WHO_AT, b"\0") + who + told).ljust(slots_at, b"\0")
+    body = who + told + called
+    front = _FRONT.pack(MAGIC, FORMAT_VERSION, length, zlib.crc32(body))
+    return (front.ljust(_WHO_AT, b"\0") + body).ljust(slots_at, b"\0")
 
 
 def decode_header(buf: memoryview) -> PageHeader:
@@ -119,28 +155,35 @@ def decode_header(buf: memoryview) -> PageHeader:
         raise FormatMismatch("publication page of another version", version=version, ours=FORMAT_VERSION)
     if not _WHO_AT + _WHO.size <= length <= buf.nbytes or zlib.crc32(buf[_WHO_AT:length]) != crc:
         raise FormatMismatch("damaged publication page", header_bytes=length)
-    token, half, id, incarnation, shard, shards, writer, capacity, slot_bytes, slots_at, schema_bytes, _ = (
-        _WHO.unpack_from(buf, _WHO_AT)
-    )
+    (
+        token, half, id, incarnation, shard, shards, writer, capacity, slot_bytes, slots_at, schema_bytes,
+        name_bytes, clock, cell, _,
+    ) = _WHO.unpack_from(buf, _WHO_AT)  # fmt: skip
     if (capacity, slot_bytes) != (CAPACITY, SLOT_BYTES):
         raise FormatMismatch("publication page of another shape", capacity=capacity, slot_bytes=slot_bytes)
     if half >= len(HALVES) or slots_at + 2 * SLOT_BYTES > buf.nbytes:
         raise FormatMismatch("damaged publication page", half=half, slots_at=slots_at)
     at = _WHO_AT + _WHO.size
-    name = PageName(token.decode(), id, incarnation, HALVES[half], shard)
-    return PageHeader(name, shards, writer, _decode_schema(bytes(buf[at : at + schema_bytes])), slots_at)
+    page = PageName(token.decode(), id, incarnation, HALVES[half], shard)
+    schema = _decode_schema(bytes(buf[at : at + schema_bytes]))
+    at += schema_bytes
+    name = bytes(buf[at : at + name_bytes]).decode()
+    return PageHeader(page, shards, writer, schema, slots_at, name, clock, cell)
 
 
-def encode_slot(state: PageState) -> bytes:
-    """Return the used part of a slot. Raises: InvariantViolation if the chain is too long."""
+def encode_slot(state: PageState, entries: Iterable[bytes] | None = None) -> bytes:
+    """Return the used part of a slot.
+
+    entries: the images of its chain, if there are some from before.
+    Raises: InvariantViolation if the chain is too long.
+    """
     if len(state.chain) > CAPACITY:
         raise InvariantViolation("chain too long for a page", batches=len(state.chain), capacity=CAPACITY)
     since, since_flag = _image(state.since, _SINCE_EMPTY)
     upper, upper_flag = _image(state.upper, _UPPER_EMPTY)
-    head = _SLOT.pack(
-        0, since_flag | upper_flag, state.generation, state.status, len(state.chain), since, upper
-    )
-    body = head[_CRC_BYTES:] + b"".join([_encode_entry(entry) for entry in state.chain])
+    flags = since_flag | upper_flag
+    head = _SLOT.pack(0, flags, state.generation, state.status, len(state.chain), since, upper)
+    body = head[_CRC_BYTES:] + b"".join(map(encode_entry, state.chain) if entries is None else entries)
     return zlib.crc32(body).to_bytes(_CRC_BYTES, "little") + body
 
 
@@ -157,22 +200,24 @@ def decode_slot(image: bytes) -> PageState | None:
     )  # fmt: skip
 
 
-# A turn changes a few entries of the chain; the others come back as the same bytes, both ways.
-@functools.lru_cache(maxsize=4096)
-def _encode_entry(entry: BatchEntry) -> bytes:
+def encode_entry(entry: BatchEntry) -> bytes:
+    """The image of one batch in a slot."""
     lower, lower_flag = _image(entry.lower, _LOWER_EMPTY)
     upper, upper_flag = _image(entry.upper, _UPPER_EMPTY)
     since, since_flag = _image(entry.since, _SINCE_EMPTY)
     flags = lower_flag | upper_flag | since_flag
-    return _ENTRY.pack(entry.writer, flags, entry.seq, entry.rows, entry.nbytes, lower, upper, since)
+    return _ENTRY.pack(
+        entry.writer, flags, entry.seq, entry.offset, entry.rows, entry.nbytes, lower, upper, since
+    )
 
 
+# A turn changes a few entries of the chain; the others come back as the same bytes.
 @functools.lru_cache(maxsize=4096)
 def _decode_entry(image: bytes) -> BatchEntry:
-    writer, flags, seq, rows, nbytes, lower, upper, since = _ENTRY.unpack(image)
+    writer, flags, seq, offset, rows, nbytes, lower, upper, since = _ENTRY.unpack(image)
     return BatchEntry(
         writer, seq, rows, _frontier(lower, flags & _LOWER_EMPTY), _frontier(upper, flags & _UPPER_EMPTY),
-        _frontier(since, flags & _SINCE_EMPTY), nbytes,
+        _frontier(since, flags & _SINCE_EMPTY), nbytes, offset,
     )  # fmt: skip
 
 
@@ -185,25 +230,57 @@ def _frontier(time: int, empty: int) -> Frontier:
 
 
 def _encode_schema(schema: ArrangementSchema) -> bytes:
-    parts = [struct.pack("<II", len(schema.columns), len(schema.key))]
+    ordered = getattr(schema, "ordered", False)
+    parts = [_COUNTS.pack(len(schema.columns), len(schema.key), ordered)]
     for column in schema.columns:
-        name = column.name.encode()
-        parts += [struct.pack("<BBH", column.type, column.nullable, len(name)), name]
+        _encode_column(column, parts)
     parts.append(struct.pack(f"<{len(schema.key)}I", *schema.key))
     return b"".join(parts)
+
+
+def _encode_column(column: ColumnSpec, parts: list[bytes]) -> None:
+    """Append a column, and after it those that its type is made of; of a record, their number before."""
+    name = column.name.encode()
+    parts += [_COLUMN.pack(type_code(column.type), column.nullable, column.scale, len(name)), name]
+    if isinstance(column.type, RecordType):
+        parts.append(struct.pack("<I", len(column.type.fields)))
+    for child in child_specs(column.type):
+        _encode_column(child, parts)
 
 
 def _decode_schema(image: bytes) -> ArrangementSchema:
     columns: list[ColumnSpec] = []
     try:
-        n_columns, n_key = struct.unpack_from("<II", image)
-        at = 8
+        n_columns, n_key, ordered = _COUNTS.unpack_from(image)
+        at = _COUNTS.size
         for _ in range(n_columns):
-            kind, nullable, length = struct.unpack_from("<BBH", image, at)
-            name = image[at + 4 : at + 4 + length].decode()
-            columns.append(ColumnSpec(name, ColumnType(kind), bool(nullable)))
-            at += 4 + length
+            column, at = _decode_column(image, at)
+            columns.append(column)
         key: Sequence[int] = struct.unpack_from(f"<{n_key}I", image, at)
-        return ArrangementSchema(tuple(columns), tuple(key))
+        options = {"ordered": True} if ordered else {}
+        return ArrangementSchema(tuple(columns), tuple(key), **options)
     except (struct.error, ValueError) as error:
         raise FormatMismatch("schema that cannot be read", error=str(error)) from error
+
+
+def _decode_column(image: bytes, at: int) -> tuple[ColumnSpec, int]:
+    """The column at byte `at`, and where the next begins."""
+    code, nullable, scale, length = _COLUMN.unpack_from(image, at)
+    at += _COLUMN.size
+    name = image[at : at + length].decode()
+    at += length
+    type_: AnyType
+    if code == LIST_CODE:
+        element, at = _decode_column(image, at)
+        type_ = ListType(element)
+    elif code == RECORD_CODE:
+        (count,) = struct.unpack_from("<I", image, at)
+        at += 4
+        fields = []
+        for _ in range(count):
+            field, at = _decode_column(image, at)
+            fields.append(field)
+        type_ = RecordType(tuple(fields))
+    else:
+        type_ = ColumnType(code)
+    return ColumnSpec(name, type_, bool(nullable), scale), at

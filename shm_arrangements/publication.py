@@ -10,10 +10,14 @@ damage, or a broken memory order, from a race.
 What a stale copy costs: one retry. The segments that it names are immutable and their names never return, so
 a reader attaches all of them and has a right, older answer, or finds one gone and copies the page again.
 
+A page follows a cell, which says how far it is sealed where nothing happened since the last turn, and whose
+bell rings when it says something else (clock.py).
+
 A fresh page's upper is the minimum time, never the empty frontier, which would mean sealed for ever (Z8).
 Teardown says CLOSED and leaves the upper where it was.
 
-Does not: lock, wait, wake anyone, allocate after creation, or decide about compaction.
+Does not: lock, wait, allocate after creation, ring but when it closes (who turns rings: an index once for
+both halves), or decide about compaction.
 Form: two meta pages, as in LMDB. Bytes: page_layout.py and docs/shm-format.md.
 """
 
@@ -24,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from shm_arrangements import failpoints, segment
+from shm_arrangements.clock import Cell, CellReader, ClockReader
 from shm_arrangements.errors import FormatMismatch, InvariantViolation, PublicationClosed
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.kernels.atomics import fence, fence_then_load, load_acquire, store_release
@@ -37,6 +42,7 @@ from shm_arrangements.page_layout import (
     PageStatus,
     decode_header,
     decode_slot,
+    encode_entry,
     encode_header,
     encode_slot,
 )
@@ -48,41 +54,62 @@ _ATTEMPTS = 1_000  # of one read: each failed one means that the writer turned t
 class PublicationPage:
     """The writer's side of a page. One process has it; `create` makes the page, `turn` publishes."""
 
-    __slots__ = ("_names", "_segment", "_state", "_words", "header")
+    __slots__ = ("_cell", "_entries", "_names", "_segment", "_state", "_words", "header")
 
-    def __init__(self, header: PageHeader, made: segment.WritableSegment) -> None:
+    def __init__(self, header: PageHeader, made: segment.WritableSegment, cell: Cell) -> None:
         self.header = header
         self._segment = made
         self._words: Any = np.frombuffer(made.buf, np.uint64)
-        self._names: list[PageName] = [header.name]
+        self._names: list[PageName] = [header.page]
         self._state = PageState(0, PageStatus.FRESH, Frontier.minimum(), Frontier.minimum(), ())
+        self._entries: list[bytes] = []  # the images of the state's chain
+        self._cell = cell
 
     @classmethod
     def create(
         cls,
-        name: PageName,
+        page: PageName,
         schema: ArrangementSchema,
         *,
         as_of: int,
         writer: int,
         shards: int = 1,
+        name: str = "",
+        cell: Cell | None = None,
     ) -> PublicationPage:
-        """Make the page of `name`: FRESH, since `as_of`, upper the minimum, no batches.
+        """Make a page: FRESH, since `as_of`, upper the minimum, no batches.
 
-        Readers take a page whose generation is 0 for absent, so the name may be seen before this returns.
-        Raises: ShmExhausted; FileExistsError if the page exists.
+        name: for people, at most 255 bytes of UTF-8. cell: which it follows; None is one of its own. It is
+        given back with the last page that follows it, and if this fails without any other.
+        Readers take a page whose generation is 0 for absent, so it may be seen before this returns.
+        Raises: ShmExhausted, RegistryFull; FileExistsError if the page exists; ValueError for a long name.
         """
-        image = encode_header(name, shards, writer, schema)
-        made = segment.create(name.name, len(image) + 2 * SLOT_BYTES)
+        cell = cell or Cell.take(page.token, writer)
+        cell.follow()
+        try:
+            failpoints.hit("publication.create")
+            image = encode_header(page, shards, writer, schema, name=name, clock=cell.clock, cell=cell.number)
+            made = segment.create(page.name, len(image) + 2 * SLOT_BYTES)
+        except BaseException:
+            cell.leave()
+            raise
         made.buf[: len(image)] = image
-        page = cls(decode_header(made.buf), made)
-        page._show(PageStatus.FRESH, Frontier.at(as_of), Frontier.minimum(), ())
-        return page
+        failpoints.hit("publication.header")
+        created = cls(decode_header(made.buf), made, cell)
+        created._show(PageStatus.FRESH, Frontier.at(as_of), Frontier.minimum(), (), [])
+        return created
 
     @property
     def state(self) -> PageState:
-        """What the page says."""
+        """What the page says by itself."""
         return self._state
+
+    @property
+    def upper(self) -> Frontier:
+        """How far it is sealed: what it says or its cell says. Stays when it closes."""
+        if self._state.status is PageStatus.CLOSED:
+            return self._state.upper
+        return self._cell.later(self._state.upper)
 
     @property
     def names(self) -> tuple[PageName, ...]:
@@ -98,29 +125,37 @@ class PublicationPage:
     ) -> int:
         """Publish; return the new generation.
 
-        chain: oldest first, tiling [minimum, upper); at most `CAPACITY` batches.
+        chain: oldest first, tiling [minimum, upper); at most `CAPACITY` batches. Costs less where it begins
+            with the same objects as the last.
         Raises: InvariantViolation if a frontier regresses, the chain does not tile, or the page is closed.
         """
         old = self._state
         if old.status is PageStatus.CLOSED:
-            raise InvariantViolation("turn of a closed page", page=self.header.name.name)
+            raise InvariantViolation("turn of a closed page", page=self.header.page.name)
         if not (old.since.precedes_or_equal(since) and old.upper.precedes_or_equal(upper)):
             raise InvariantViolation(
                 "published frontier regresses", since=(old.since, since), upper=(old.upper, upper)
             )
-        reached = Frontier.minimum()
-        for entry in chain:
+        same = 0
+        for before, entry in zip(old.chain, chain, strict=False):
+            if before is not entry:
+                break
+            same += 1
+        entries = self._entries[:same]
+        reached = chain[same - 1].upper if same else Frontier.minimum()
+        for entry in chain[same:]:
             if entry.lower != reached:
                 raise InvariantViolation("published chain has a gap", lower=entry.lower, reached=reached)
             reached = entry.upper
+            entries.append(encode_entry(entry))
         if reached != upper:
             raise InvariantViolation("published chain does not reach upper", reached=reached, upper=upper)
-        return self._show(status, since, upper, chain)
+        return self._show(status, since, upper, chain, entries)
 
     def again(self) -> int:
         """Turn the page without a change; return the new generation."""
         state = self._state
-        return self._show(state.status, state.since, state.upper, state.chain)
+        return self._show(state.status, state.since, state.upper, state.chain, self._entries)
 
     def link(self, name: PageName) -> None:
         """Publish the same page under a further name.
@@ -128,7 +163,7 @@ class PublicationPage:
         Raises: FileExistsError; InvariantViolation if the page is closed.
         """
         if self._state.status is PageStatus.CLOSED:
-            raise InvariantViolation("alias of a closed page", page=self.header.name.name, alias=name.name)
+            raise InvariantViolation("alias of a closed page", page=self.header.page.name, alias=name.name)
         segment.link(self._names[0].name, name.name)
         self._names.append(name)
 
@@ -138,7 +173,7 @@ class PublicationPage:
         Raises: InvariantViolation if the page has no such name.
         """
         if name not in self._names:
-            raise InvariantViolation("page has no such name", page=self.header.name.name, name=name.name)
+            raise InvariantViolation("page has no such name", page=self.header.page.name, name=name.name)
         if len(self._names) == 1:
             self.close()
             return True
@@ -147,38 +182,49 @@ class PublicationPage:
         return False
 
     def close(self) -> None:
-        """Say CLOSED, then unlink every name. Idempotent. The upper stays: closed is not sealed."""
+        """Say CLOSED, ring, then unlink every name. Idempotent. The upper stays: closed is not sealed."""
         if self._state.status is not PageStatus.CLOSED:
-            self._show(PageStatus.CLOSED, self._state.since, self._state.upper, ())
+            failpoints.hit("publication.close")
+            self._show(PageStatus.CLOSED, self._state.since, self.upper, (), [])
+            self._cell.ring()
         while self._names:
+            failpoints.hit("publication.unlink")
             segment.unlink(self._names.pop().name)
+            if not self._names:
+                self._cell.leave()
         self._words = None
         self._segment.close()
 
     def _show(
-        self, status: PageStatus, since: Frontier, upper: Frontier, chain: tuple[BatchEntry, ...]
+        self,
+        status: PageStatus,
+        since: Frontier,
+        upper: Frontier,
+        chain: tuple[BatchEntry, ...],
+        entries: list[bytes],
     ) -> int:
         generation = self._state.generation + 1
         state = PageState(generation, status, since, upper, chain)
-        image = encode_slot(state)
+        image = encode_slot(state, entries)
         at = self.header.slots_at + (generation & 1) * SLOT_BYTES
         fence()  # what follows must not be seen before the word stored by the turn before
         self._segment.buf[at : at + len(image)] = image
         failpoints.hit("publication.before-flip")
         store_release(self._words, GENERATION_WORD, generation)
-        self._state = state
+        self._state, self._entries = state, entries
+        failpoints.hit("publication.after-flip")
         return generation
 
 
 class PageReader:
-    """A reader's side of a page: maps it read-only, and copies what it says."""
+    """A reader's side of a page and its cell: maps both read-only, and copies what they say."""
 
-    __slots__ = ("_buf", "_seen", "_words", "damaged", "header", "moved")
+    __slots__ = ("_buf", "_cell", "_seen", "_seen_cell", "_slot", "_words", "damaged", "header", "moved")
 
     def __init__(self, name: PageName) -> None:
         """Map the page called `name`, which may be an alias.
 
-        Raises: PublicationClosed if there is none, or not yet; FormatMismatch.
+        Raises: PublicationClosed if there is none, or not yet; FormatMismatch; RegistryFull.
         """
         try:
             buf = segment.attach(name.name).buf
@@ -188,44 +234,73 @@ class PageReader:
         self._words: Any = np.frombuffer(buf[: buf.nbytes & ~7], np.uint64)
         if len(self._words) <= GENERATION_WORD or self.generation() == 0:
             raise PublicationClosed("publication is not made yet", page=name.name)
-        self.header = decode_header(buf)
-        if self.header.name.token != name.token:
-            raise FormatMismatch("page of another instance", page=name.name, says=self.header.name.token)
-        self._seen: PageState | None = None
+        header = self.header = decode_header(buf)
+        if header.page.token != name.token:
+            raise FormatMismatch("page of another instance", page=name.name, says=header.page.token)
+        try:
+            clock = ClockReader.of(name.token, header.writer, header.clock)
+        except FileNotFoundError as error:  # the clock goes after all that follow it, and with the instance
+            raise PublicationClosed("publication has ended", page=name.name) from error
+        self._cell = CellReader(clock, header.cell)
+        self._slot: PageState | None = None  # as the slot says
+        self._seen: PageState | None = None  # as slot and cell say, and what the cell said then
+        self._seen_cell = 0
         self.moved = self.damaged = 0  # copies not taken: the page turned; the checksum did not fit
 
     def generation(self) -> int:
-        """The generation that counts. Cost: one load; if it stands, so does what `read` returned."""
+        """The generation that counts; while it stands, only the upper moves. Cost: one load."""
         return int(load_acquire(self._words, GENERATION_WORD))
 
     def read(self) -> PageState:
-        """Return what the page says; the same object as long as it says the same.
+        """Return what page and cell say; the same object as long as they say the same.
 
         Raises: FormatMismatch if a slot that counts is damaged; PublicationClosed after `close`.
         """
         if self._buf is None:
-            raise PublicationClosed("page reader is closed", page=self.header.name.name)
+            raise PublicationClosed("page reader is closed", page=self.header.page.name)
         for _ in range(_ATTEMPTS):
             generation = self.generation()
-            if self._seen is not None and self._seen.generation == generation:
+            slot, image = self._slot, None
+            if slot is None or slot.generation != generation:
+                at = self.header.slots_at + (generation & 1) * SLOT_BYTES
+                image = bytes(self._buf[at : at + SLOT_BYTES])
+            upper = self._cell.upper()
+            if image is None and self._seen is not None and upper == self._seen_cell:
                 return self._seen
-            at = self.header.slots_at + (generation & 1) * SLOT_BYTES
-            image = bytes(self._buf[at : at + SLOT_BYTES])
             if fence_then_load(self._words, GENERATION_WORD) != generation:
                 self.moved += 1
                 continue
-            state = decode_slot(image)
-            if state is not None and state.generation == generation:
-                self._seen = state
-                return state
-            self.damaged += 1
+            if image is not None:
+                slot = decode_slot(image)
+                if slot is None or slot.generation != generation:
+                    self.damaged += 1
+                    continue
+                self._slot = slot
+            assert slot is not None
+            self._seen, self._seen_cell = _followed(slot, upper), upper
+            return self._seen
         raise FormatMismatch(
             "publication page cannot be copied",
-            page=self.header.name.name,
+            page=self.header.page.name,
             moved=self.moved,
             damaged=self.damaged,
         )
 
+    def bell(self) -> int:
+        """To be read before `read`, and given to `sleep` if what it says is not enough."""
+        return self._cell.bell()
+
+    def sleep(self, seen: int, timeout_s: float) -> None:
+        """Sleep until the bell says other than `seen`, a signal comes, or time is over. Releases the GIL."""
+        self._cell.sleep(seen, timeout_s)
+
     def close(self) -> None:
         """Let go of the page. Idempotent."""
         self._buf = self._words = None
+
+
+def _followed(slot: PageState, cell: int) -> PageState:
+    upper = Frontier.at(cell)
+    if slot.status is PageStatus.CLOSED or not slot.upper.precedes(upper):
+        return slot
+    return slot.reaching(upper)

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shm_arrangements import instance, segment
+from shm_arrangements import instance, readers
+from shm_arrangements.arena import map_segment
 from shm_arrangements.batch import Batch
 from shm_arrangements.description import Description
 from shm_arrangements.errors import (
@@ -97,10 +98,13 @@ class PublishedTrace:
         """
         for _ in range(_ATTEMPTS):
             state = self._page.read()
-            if self._snapshot is not None and self._snapshot.generation == state.generation:
-                return self._snapshot
+            last = self._snapshot
+            if last is not None and last.generation == state.generation:
+                if last.upper != state.upper:  # time went by, nothing happened
+                    last = self._snapshot = Snapshot(self.schema, state, _reaching(last, state.upper))
+                return last
             if state.status is PageStatus.CLOSED:
-                raise PublicationClosed("arrangement was dropped", page=self._page.header.name.name)
+                raise PublicationClosed("arrangement was dropped", page=self._page.header.page.name)
             try:
                 batches = self._attach(state.chain)
             except FileNotFoundError as gone:
@@ -110,7 +114,7 @@ class PublishedTrace:
             self._snapshot = Snapshot(self.schema, state, batches)
             return self._snapshot
         raise InvariantViolation(
-            "page turns faster than it can be attached", page=self._page.header.name.name
+            "page turns faster than it can be attached", page=self._page.header.page.name
         )
 
     def forget(self) -> None:
@@ -123,7 +127,7 @@ class PublishedTrace:
         self._snapshot = None
 
     def _attach(self, chain: tuple[BatchEntry, ...]) -> tuple[Batch, ...]:
-        token = self._page.header.name.token
+        token = self._page.header.page.token
         known: dict[Locator, Batch] = {}
         if self._snapshot is not None:
             known = {b.locator: b for b in self._snapshot.batches() if b.locator is not None}
@@ -147,17 +151,25 @@ class PublishedTrace:
         return tuple(batches)
 
     def _missing(self, gone: FileNotFoundError) -> Exception:
-        token = self._page.header.name.token
+        token = self._page.header.page.token
         if instance.is_alive(token):
-            return InvariantViolation("page names a segment that is gone", page=self._page.header.name.name)
+            return InvariantViolation("page names a segment that is gone", page=self._page.header.page.name)
         return WriterGone("the instance has ended and its segments are gone", instance=token)
+
+
+def _reaching(snapshot: Snapshot, upper: Frontier) -> tuple[Batch, ...]:
+    """The batches, the last of them up to `upper`."""
+    *others, last = snapshot.batches()
+    told = last.description
+    return (*others, last.with_description(Description(told.lower, upper, told.since)))
 
 
 def snapshot_together(traces: Sequence[PublishedTrace]) -> list[Snapshot]:
     """A snapshot of each trace, all of one moment: no page turned between the first and the last.
 
-    Pages of one index move one after the other; a pair of different moments could have a since beyond its
-    upper, and so no readable time. If the pages turn too fast for that, each is still right by itself.
+    Pages of one index are turned one after the other; a pair of different moments could have a since beyond
+    its upper, and so no readable time. If the pages turn too fast for that, each is still right by itself.
+    That only time goes by meanwhile does no harm: what is sealed in all of them is right in each.
     Raises: as `PublishedTrace.snapshot`.
     """
     taken: list[Snapshot] = []
@@ -173,5 +185,7 @@ def attach_batch(locator: Locator, schema: ArrangementSchema, description: Descr
 
     Raises: FileNotFoundError if its name is gone; FormatMismatch if the bytes are no batch of `schema`.
     """
-    buffer = np.frombuffer(segment.attach(locator.name).buf, np.uint8)
+    mapped = map_segment(locator)
+    readers.pinned(locator.token, mapped.obj, mapped.nbytes)
+    buffer = np.frombuffer(mapped, np.uint8, offset=locator.offset)
     return Batch.from_buffer(schema, buffer, description=description, locator=locator)

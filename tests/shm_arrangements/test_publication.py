@@ -76,14 +76,14 @@ def test_atomic_words_hold_all_64_bits_and_refuse_to_write_a_readers_map() -> No
 
 def test_a_fresh_page_promises_nothing_and_knows_its_schema(held: Instance) -> None:
     page = _page(held, as_of=5)
-    read = PageReader(page.header.name)
+    read = PageReader(page.header.page)
     state = read.read()
     assert (state.status, state.since, state.upper, state.chain) == (
         PageStatus.FRESH, Frontier.at(5), MINIMUM, (),
     )  # fmt: skip
     assert not state.upper.is_empty
     assert read.header.schema == SCHEMA
-    assert (read.header.name, read.header.writer, read.header.shards) == (
+    assert (read.header.page, read.header.writer, read.header.shards) == (
         PageName(held.token, 7, 1, "oks"),
         3,
         1,
@@ -93,7 +93,7 @@ def test_a_fresh_page_promises_nothing_and_knows_its_schema(held: Instance) -> N
 
 def test_a_turn_is_seen_and_an_unturned_page_reads_as_the_same_object(held: Instance) -> None:
     page = _page(held)
-    read = PageReader(page.header.name)
+    read = PageReader(page.header.page)
     page.turn(MINIMUM, Frontier.at(4), _chain([2, 4]))
     first = read.read()
     assert first.chain == _chain([2, 4])
@@ -114,14 +114,14 @@ def test_a_turn_is_seen_and_an_unturned_page_reads_as_the_same_object(held: Inst
 
 def test_a_page_that_closes_keeps_its_upper_and_loses_its_names(held: Instance) -> None:
     page = _page(held)
-    read = PageReader(page.header.name)
+    read = PageReader(page.header.page)
     page.turn(MINIMUM, Frontier.at(4), _chain([4]))
     page.close()
     page.close()
     state = read.read()
     assert (state.status, state.upper, state.chain) == (PageStatus.CLOSED, Frontier.at(4), ())
     with pytest.raises(PublicationClosed):
-        PageReader(page.header.name)
+        PageReader(page.header.page)
     with pytest.raises(InvariantViolation):
         page.turn(MINIMUM, Frontier.at(5), _chain([5]))
     read.close()
@@ -147,18 +147,18 @@ def test_a_turn_that_lies_is_refused_and_changes_nothing(
     before = page.state
     with pytest.raises(InvariantViolation):
         page.turn(Frontier.at(since), Frontier.at(upper), chain)
-    assert PageReader(page.header.name).read() == before == page.state
+    assert PageReader(page.header.page).read() == before == page.state
     page.close()
 
 
-def test_a_page_holds_sixty_four_batches_and_no_more(held: Instance) -> None:
+def test_a_page_holds_fifty_six_batches_and_no_more(held: Instance) -> None:
     page = _page(held)
     full = _chain(list(range(1, CAPACITY + 1)))
     page.turn(MINIMUM, Frontier.at(CAPACITY), full)
-    assert PageReader(page.header.name).read().chain == full
+    assert PageReader(page.header.page).read().chain == full
     with pytest.raises(InvariantViolation, match="too long"):
         page.turn(MINIMUM, Frontier.at(CAPACITY + 1), _chain(list(range(1, CAPACITY + 2))))
-    assert PageReader(page.header.name).read().chain == full
+    assert PageReader(page.header.page).read().chain == full
     page.close()
 
 
@@ -171,11 +171,11 @@ def test_an_alias_is_the_same_page_and_outlives_the_first_name(held: Instance) -
     through_alias = PageReader(alias)
     page.turn(MINIMUM, Frontier.at(4), _chain([4]))
     assert through_alias.read().upper == Frontier.at(4)
-    assert not page.withdraw(page.header.name)
+    assert not page.withdraw(page.header.page)
     page.turn(MINIMUM, Frontier.at(5), _chain([5]))
     assert PageReader(alias).read().upper == Frontier.at(5)
     with pytest.raises(InvariantViolation):
-        page.withdraw(page.header.name)
+        page.withdraw(page.header.page)
     assert page.withdraw(alias)
     assert through_alias.read().status is PageStatus.CLOSED
 
@@ -183,7 +183,7 @@ def test_an_alias_is_the_same_page_and_outlives_the_first_name(held: Instance) -
 def test_a_page_half_made_reads_as_absent(held: Instance) -> None:
     name = PageName(held.token, 7, 1, "oks")
     made = segment.create(name.name, 4096)
-    image = encode_header(name, 1, 3, SCHEMA)
+    image = encode_header(name, 1, 3, SCHEMA, name="", clock=1, cell=1)
     for upto in (0, 8, len(image)):
         made.buf[:upto] = image[:upto]
         with pytest.raises(PublicationClosed):
@@ -192,7 +192,9 @@ def test_a_page_half_made_reads_as_absent(held: Instance) -> None:
 
 
 def test_bytes_that_are_no_page_are_told_by_what_is_wrong_with_them() -> None:
-    image = encode_header(PageName("0" * 12, 7, 1, "oks"), 1, 3, SCHEMA) + bytes(2 * SLOT_BYTES)
+    image = encode_header(PageName("0" * 12, 7, 1, "oks"), 1, 3, SCHEMA, name="", clock=1, cell=1) + bytes(
+        2 * SLOT_BYTES
+    )
     assert decode_header(memoryview(image)).schema == SCHEMA
     wrongs = {
         "not a publication page": b"X" + image[1:],
@@ -212,7 +214,7 @@ def test_a_damaged_slot_is_an_error_and_not_an_answer(held: Instance) -> None:
     at = page.header.slots_at + (generation & 1) * SLOT_BYTES
     page._segment.buf[at + 50] ^= 1
     with pytest.raises(FormatMismatch) as caught:
-        PageReader(page.header.name).read()
+        PageReader(page.header.page).read()
     assert caught.value.facts["damaged"]
     page.close()
 
@@ -222,7 +224,7 @@ frontiers = strategies.one_of(
 )
 u64s = strategies.integers(0, MAX_TIME)
 entries = strategies.builds(
-    BatchEntry, strategies.integers(0, (1 << 32) - 1), u64s, u64s, frontiers, frontiers, frontiers, u64s
+    BatchEntry, strategies.integers(0, (1 << 32) - 1), u64s, u64s, frontiers, frontiers, frontiers, u64s, u64s
 )
 
 
@@ -260,7 +262,7 @@ WRITER = """
 
     def turn(g):
         # Every number of turn g is made from g, so that a mixture of two turns shows.
-        n = 1 + g % 60
+        n = 1 + g % 50
         ends = [*range(n), 1000 + g]
         chain = [
             BatchEntry(3, g, g, Frontier.at(lower), Frontier.at(upper), Frontier.at(g), g)
@@ -295,7 +297,7 @@ def _is_whole(state: PageState) -> bool:
     return (
         state.since == Frontier.at(g)
         and state.upper == Frontier.at(1000 + g)
-        and len(state.chain) == 1 + g % 60
+        and len(state.chain) == 1 + g % 50
         and all(
             entry[1] == entry[2] == entry[6] == g and entry.since == Frontier.at(g) for entry in state.chain
         )
@@ -349,7 +351,7 @@ def test_a_turn_that_fails_before_the_flip_can_be_made_again(held: Instance) -> 
     failpoints.arm("publication.before-flip", "error", times=1)
     with pytest.raises(OSError, match="failpoint"):
         page.turn(MINIMUM, Frontier.at(5), _chain([4, 5]))
-    read = PageReader(page.header.name)
+    read = PageReader(page.header.page)
     assert read.read().upper == Frontier.at(4)
     page.turn(MINIMUM, Frontier.at(6), _chain([4, 6]))
     assert read.read().upper == Frontier.at(6)

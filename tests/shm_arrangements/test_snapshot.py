@@ -56,13 +56,14 @@ def _page(held: Instance) -> PublicationPage:
 def _batch(held: Instance, lower: int, upper: int, rows: int = 3) -> Batch:
     updates = Updates.from_rows(TYPES, [((i, f"v{lower}"), lower, 1) for i in range(rows)])
     description = Description(Frontier.at(lower), Frontier.at(upper), MINIMUM)
-    return build_batch(updates, SCHEMA, description, SegmentAllocator(held.token, 0))
+    return build_batch(updates, SCHEMA, description, SegmentAllocator(held.token, 0))  # an arena of its own
 
 
 def _entry(batch: Batch, description: Description | None = None) -> BatchEntry:
     told = description or batch.description
-    place = (0, 0) if batch.locator is None else (batch.locator.writer, batch.locator.seq)
-    return BatchEntry(*place, len(batch), told.lower, told.upper, told.since, batch.nbytes)
+    place = batch.locator
+    writer, seq, offset = (0, 0, 0) if place is None else (place.writer, place.seq, place.offset)
+    return BatchEntry(writer, seq, len(batch), told.lower, told.upper, told.since, batch.nbytes, offset)
 
 
 def _names(held: Instance) -> list[str]:
@@ -97,7 +98,7 @@ def test_snapshots_taken_together_are_of_one_moment(held: Instance) -> None:
         PublicationPage.create(PageName(held.token, 7, 1, half), SCHEMA, as_of=0, writer=0)
         for half in ("oks", "errs")
     ]
-    traces = [PublishedTrace(page.header.name) for page in pages]
+    traces = [PublishedTrace(page.header.page) for page in pages]
     for t in range(1, 4):
         for page in pages:
             page.turn(
@@ -173,7 +174,7 @@ def test_a_name_gone_from_a_page_that_stands_is_never_an_answer(held: Instance) 
     page = _page(held)
     batch = _batch(held, 0, 2)
     page.turn(MINIMUM, Frontier.at(2), (_entry(batch),))
-    trace = PublishedTrace(page.header.name)
+    trace = PublishedTrace(page.header.page)
     segment.unlink(batch.locator.name)
     with pytest.raises(InvariantViolation, match="gone"):
         trace.snapshot()
@@ -187,7 +188,7 @@ def test_rows_other_than_the_page_says_are_refused(held: Instance) -> None:
     page = _page(held)
     page.turn(MINIMUM, Frontier.at(2), (_entry(_batch(held, 0, 2))._replace(rows=4),))
     with pytest.raises(FormatMismatch, match="page says"):
-        PublishedTrace(page.header.name).snapshot()
+        PublishedTrace(page.header.page).snapshot()
     page.close()
 
 
@@ -203,7 +204,7 @@ def test_bug08_padding_behind_the_payload_is_never_data(held: Instance, nbytes: 
         file.write(b"\xff" * 4096)
     page = PublicationPage.create(PageName(held.token, 7, 1, "oks"), schema, as_of=0, writer=0)
     page.turn(MINIMUM, Frontier.at(1), (_entry(batch),))
-    (found,) = PublishedTrace(page.header.name).snapshot().batches()
+    (found,) = PublishedTrace(page.header.page).snapshot().batches()
     key = [(text is None, text or "") for text in found.row_columns()[0].to_pylist()]
     merged = {(text is None, text or "") for text in texts}
     assert sorted(key) == sorted(merged)
@@ -264,13 +265,8 @@ def test_a_reader_follows_a_writer_that_unlinks_at_once(held: Instance) -> None:
     assert reader.stdout is not None
     assert reader.stdout.readline() == "up\n"
     last: Batch | None = None
-    allocator = SegmentAllocator(held.token, 0)
     for t in range(rounds):
-        rows = 1 + t % 50
-        updates = Updates.from_rows(TYPES, [((i, "x"), t, 1) for i in range(rows)])
-        batch = build_batch(
-            updates, SCHEMA, Description(Frontier.at(t), Frontier.at(t + 1), MINIMUM), allocator
-        )
+        batch = _batch(held, t, t + 1, rows=1 + t % 50)
         chain = [BatchEntry(0, 0, 0, MINIMUM, Frontier.at(t), MINIMUM)] if t else []
         page.turn(MINIMUM, Frontier.at(t + 1), (*chain, _entry(batch)))
         if last is not None:

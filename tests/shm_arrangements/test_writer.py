@@ -79,7 +79,7 @@ def _contents(trace: PublishedTrace, at: int) -> Counter[Row]:
 
 def _names(held: Instance) -> int:
     """Names of batches of this instance."""
-    return sum(f"{held.token}.b." in name for name in os.listdir("/dev/shm"))
+    return sum(f".{held.token}.{kind}." in name for kind in "ab" for name in os.listdir("/dev/shm"))
 
 
 def test_a_new_trace_is_published_fresh_and_promises_nothing(held: Instance) -> None:
@@ -131,7 +131,7 @@ def test_no_answer_differs_from_a_naive_fold_while_batches_are_merged_and_names_
         updates += fresh
         t += span
         if draw.random() < 0.3:
-            failpoints.arm("segment.create", "error", times=1)
+            failpoints.arm("arena.append", "error", times=1)
         try:
             writer.insert(_rows(*fresh), Frontier.at(t))
         except ShmExhausted:  # building the batch: nothing has happened; merging: the batch is in
@@ -177,7 +177,8 @@ def test_g6_churn_on_a_fixed_key_set_does_not_grow(held: Instance) -> None:
     writer.reclaim(10_000.0)
     writer.reclaim(10_001.0)
     assert writer.statistics().superseded == 0
-    assert _names(held) == sum(batch.locator is not None for batch in writer.reader().batches())
+    live = {batch.locator.seq for batch in writer.reader().batches() if batch.locator is not None}
+    assert live == {arena.seq for arena in writer.allocator.arenas if arena.live_bytes}
     writer.close()
 
 
@@ -238,7 +239,7 @@ def test_bug09_an_insert_without_room_has_not_happened_and_can_be_repeated(held:
     writer, trace = _trace(held), _published(held)
     writer.insert(_rows(((1, "a"), 0, 1)), Frontier.at(5))
     before = trace.read()
-    failpoints.arm("segment.create", "error", times=1)
+    failpoints.arm("arena.append", "error", times=1)
     fresh = _rows(((2, "b"), 5, 1))
     with pytest.raises(ShmExhausted):
         writer.insert(fresh, Frontier.at(6))
@@ -254,7 +255,7 @@ def test_bug09_an_index_moves_with_both_halves_or_not_at_all(held: Instance, hal
     index = _index(held)
     index.insert(_rows(((1, "a"), 0, 1)), NO_ERRS, Frontier.at(5))
     names = _names(held)
-    failpoints.arm("segment.create", "error", times=1)
+    failpoints.arm("arena.append", "error", times=1)
     rows = _rows(((2, "b"), 5, 1)) if half == "oks" else NOTHING
     errs = _errs(("eval-error: division by zero", 5, 1)) if half == "errs" else NO_ERRS
     with pytest.raises(ShmExhausted):
