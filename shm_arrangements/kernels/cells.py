@@ -259,7 +259,8 @@ def compare_cells(a: Any, i: Any, b: Any, j: Any, first: Any, last: Any) -> int:
     """-1, 0, 1: order of row i of a and row j of b, by columns first..last-1 in turn; NULL last."""
     for column in range(first, last):
         if a[column, KIND] >= KIND_LIST:
-            c = _compare_deep(a, column, i, b, column, j)
+            # All int64: a recursion that is entered with other types does not survive numba's cache.
+            c = _compare_deep(a, np.int64(column), np.int64(i), b, np.int64(column), np.int64(j))
             if c != 0:
                 return -1 if c < 0 else 1
             continue
@@ -336,7 +337,7 @@ def hash_cells(table: Any, row: Any, first: Any, last: Any) -> Any:
     h = _SEED
     for column in range(first, last):
         if table[column, KIND] >= KIND_LIST:
-            h = _mix_deep(h, table, column, row)
+            h = _mix_deep(h, table, np.int64(column), np.int64(row))
         elif is_null(table, column, row):
             h = mix(h, _NULL)
         else:
