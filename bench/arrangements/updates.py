@@ -10,8 +10,8 @@ import gc
 import itertools
 import statistics
 import time
+import tracemalloc
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ import numpy as np
 from bench.arrangements.common import (
     PAIRS,
     SEED,
-    WORD,
     Bench,
     Words,
     loaded,
@@ -34,10 +33,12 @@ from bench.arrangements.common import (
 )
 from bench.harness import percentiles, say, spread
 from shm_arrangements import read
+from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.instance import Instance
+from shm_arrangements.types import ColumnType
 from shm_arrangements.updates import Updates
-from shm_arrangements.writer import TraceWriter
+from shm_arrangements.writer import IndexWriter, TraceWriter, advance_idle
 
 BATCHES = 100
 RETRACTED = 0.2
@@ -162,39 +163,45 @@ def ticks(bench: Bench) -> None:
 
 
 def idle(bench: Bench) -> None:
-    """200 arrangements in which nothing happens, advanced together."""
+    """200 indexes in which nothing happens, advanced together."""
     rounds = 50
     rng = np.random.default_rng(SEED)
+    no_errors = Updates.empty((ColumnType.TEXT,))
     taken: list[float] = []
-    grown: list[float] = []
+    shared: list[float] = []
+    private: list[float] = []
     for _ in range(bench.sizes.runs):
-        with Instance.create() as held, ExitStack() as stack:
-            writers = [stack.enter_context(trace(PAIRS, held, id)) for id in range(1, IDLE + 1)]
-            for writer in writers:
-                loaded(writer, pairs(random_words(100, rng), random_words(100, rng), 0))
-            advance(writers, 2)
+        with Instance.create() as held:
+            allocator = SegmentAllocator(held.token, 1)
+            indexes = [IndexWriter(allocator, id, 1, PAIRS, 0) for id in range(1, IDLE + 1)]
+            for index in indexes:
+                rows = pairs(random_words(100, rng), random_words(100, rng), 0)
+                index.insert(rows, no_errors, Frontier.at(1))
+            advance_idle(indexes, Frontier.at(2))
             before = shm_bytes(held.token)
             gc.collect()
             for t in range(3, 3 + rounds):
                 start = time.perf_counter()
-                advance(writers, t)
+                advance_idle(indexes, Frontier.at(t))
                 taken.append(time.perf_counter() - start)
-            grown.append(float(shm_bytes(held.token) - before))
-            for writer in writers:
-                require(writer.upper == Frontier.at(2 + rounds), "the upper")
+            shared.append(float(shm_bytes(held.token) - before))
+            tracemalloc.start()
+            advance_idle(indexes, Frontier.at(3 + rounds))
+            kept, _ = tracemalloc.get_traced_memory()
+            for t in range(4 + rounds, 4 + 2 * rounds):
+                advance_idle(indexes, Frontier.at(t))
+            private.append((tracemalloc.get_traced_memory()[0] - kept) / rounds)
+            tracemalloc.stop()
+            for index in indexes:
+                require(index.upper == Frontier.at(3 + 2 * rounds), "the upper")
+                index.close()
     found = percentiles(taken)
-    more: dict[str, Any] = {"arrangements": IDLE, "runs": bench.sizes.runs}
+    more: dict[str, Any] = {"indexes": IDLE, "runs": bench.sizes.runs}
     bench.recorder.record(
         f"{IDLE} idle advanced, p50", found["p50_us"], "us", bar=BAR_IDLE_US, **more, **found
     )
-    bench.median(f"{IDLE} idle advanced, shared memory grown", grown, "bytes", bar=0.0, arrangements=IDLE)
-
-
-def advance(writers: list[TraceWriter], t: int) -> None:
-    """Seal all up to t, without updates."""
-    nothing = Updates.empty((WORD, WORD))
-    for writer in writers:
-        writer.insert(nothing, Frontier.at(t))
+    bench.median(f"{IDLE} idle advanced, shared memory", shared, "bytes", bar=0.0, indexes=IDLE)
+    bench.median(f"{IDLE} idle advanced, private memory a time", private, "bytes", bar=IDLE, indexes=IDLE)
 
 
 def churn(bench: Bench) -> None:
