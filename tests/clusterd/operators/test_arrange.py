@@ -141,7 +141,9 @@ def test_a_round_is_exported_at_its_end_and_an_empty_one_seals(index: IndexWrite
 
 @pytest.mark.slow
 def test_an_export_given_up_at_any_piece_leaves_no_segment(index: IndexWriter) -> None:
-    names = {n for n in os.listdir("/dev/shm") if index.oks.allocator.token in n}
+    allocator = index.oks.allocator
+    allocator.allocate(1).abandon()  # makes the arena in use
+    names = {n for n in os.listdir("/dev/shm") if allocator.token in n}
     updates = many(7, 2 * BLOCK_ROWS + 5, (2, 4))
     errs = Updates.from_rows([ColumnType.TEXT], [(("eval-error: x",), 3, 1)])
     for stop in (1, 2, 3, 6, 9, 12, 1000):
@@ -158,5 +160,6 @@ def test_an_export_given_up_at_any_piece_leaves_no_segment(index: IndexWriter) -
             break
         work.close()  # type: ignore[attr-defined]
         export.close()
-        assert {n for n in os.listdir("/dev/shm") if index.oks.allocator.token in n} == names
+        assert {n for n in os.listdir("/dev/shm") if allocator.token in n} == names
+        assert not any(arena.survivors() for arena in allocator.arenas)
     assert index.upper == Frontier.at(5), "the last one was run to its end"
