@@ -22,7 +22,7 @@ Does not: convert from Arrow (the layer above, which knows its own types).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import pyarrow as pa
@@ -117,6 +117,17 @@ def to_record_batch(
         buffers = [None, pa.py_buffer(np.ascontiguousarray(counts))]
         arrays.append(pa.Array.from_buffers(pa.int64(), len(counts), buffers))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def write_parquet(specs: Sequence[ColumnSpec], columns: Sequence[Column], file: BinaryIO) -> None:
+    """Write the columns as a Parquet file. Raises: ValueError if it has no place for a type; OSError."""
+    import pyarrow.parquet
+
+    table = pa.Table.from_batches([to_record_batch(specs, columns)])
+    try:
+        pyarrow.parquet.write_table(table, file)
+    except pa.ArrowNotImplementedError as error:
+        raise ValueError(f"parquet has no place for a column: {error}") from error
 
 
 def _field(spec: ColumnSpec) -> Any:

@@ -9,6 +9,7 @@ Does not: map a batch, wait, or tell whether the instance lives (instance.py).
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from shm_arrangements.names import (
     HALVES,
     SHM_DIRECTORY,
     PageName,
+    collection_id,
     collection_text,
     instance_prefix,
     parse_page,
@@ -34,8 +36,8 @@ class PublicationInfo:
 
     name: what its writer calls it, or "". alias_of: the id under which it was made first, or "" if that is
     this one. status: CLOSED if any page is, FRESH if any is, else LIVE. since, upper: of
-    oks, errs and shards: the latest and the earliest. updates, nbytes, batches: of all chains together;
-    errors: updates among them that are of errs.
+    oks, errs and shards: the latest and the earliest. updates, nbytes, batches: of all chains together, but
+    for batches without updates; errors: updates among them that are of errs.
     """
 
     instance: str
@@ -115,8 +117,40 @@ def describe(name: PageName) -> PublicationInfo:
         updates=sum(entry.rows for state in states for entry in state.chain),
         errors=sum(entry.rows for state in errs for entry in state.chain),
         nbytes=sum(entry.nbytes for state in states for entry in state.chain),
-        batches=sum(len(state.chain) for state in states),
+        batches=sum(1 for state in states for entry in state.chain if entry.seq),
     )
+
+
+def resolve(token: str, id: int | str) -> int:
+    """The u64 of an id, or of what its writer calls so: text that is no id is a name.
+
+    Raises: PublicationClosed and AmbiguousName as `id_of_name`; ValueError if it is no u64.
+    """
+    if isinstance(id, int):
+        return collection_id(id)
+    try:
+        return collection_id(id)
+    except ValueError:
+        return collection_id(id_of_name(token, id))
+
+
+def newest_page(token: str, id: int | str) -> PageName:
+    """The page (oks of shard 0) of the newest incarnation of `id`, as `resolve` takes it, that is not closed.
+
+    Raises: as `resolve`; PublicationClosed if there is none; FormatMismatch.
+    """
+    number = resolve(token, id)
+    for name in newest_first(page_names(token, number)):
+        with contextlib.suppress(PublicationClosed):
+            if describe(name).status is not PageStatus.CLOSED:
+                return name
+    raise not_published(token, collection_text(number))
+
+
+def not_published(token: str, id: str) -> PublicationClosed:
+    """What to raise for an id or a name under which there is nothing."""
+    hint = "`shm-arrangements ls` lists what is published"
+    return PublicationClosed("not published", id=id, instance=token, hint=hint)
 
 
 def id_of_name(token: str, name: str) -> str:
@@ -129,8 +163,7 @@ def id_of_name(token: str, name: str) -> str:
     for info in sorted(found, key=lambda info: info.alias_of):
         ids.setdefault(info.alias_of or info.id, info.id)
     if not ids:
-        hint = "`shm-arrangements ls` lists what is published"
-        raise PublicationClosed("not published", name=name, instance=token, hint=hint)
+        raise not_published(token, name)
     if len(ids) > 1:
         told = ", ".join(sorted(ids.values()))
         raise AmbiguousName("several publications have this name", name=name, ids=told, hint="use an id")

@@ -13,7 +13,7 @@ PACKAGES = ("controller_proto", "shm_arrangements", "clusterd")
 # What a package may import beyond the standard library and itself.
 ALLOWED = {
     "controller_proto": {"msgspec", "click"},
-    "shm_arrangements": {"numpy", "numba", "llvmlite", "pyarrow", "hypothesis", "_posixshmem"},
+    "shm_arrangements": {"numpy", "numba", "llvmlite", "pyarrow", "hypothesis", "click", "_posixshmem"},
     "clusterd": {
         "controller_proto", "shm_arrangements", "click", "llvmlite", "msgpack", "msgspec", "multiprocess",
         "numba", "numpy", "psutil", "pyarrow", "rich", "setproctitle",
@@ -24,7 +24,12 @@ ALLOWED = {
 ONLY = {
     "pyarrow": {"shm_arrangements/arrow.py", "clusterd/storage"},
     "hypothesis": {"shm_arrangements/testing"},
-    "click": {"clusterd/__main__.py", "clusterd/driver_cli.py", "clusterd/storage/cli.py"},
+    "click": {
+        "clusterd/__main__.py",
+        "clusterd/driver_cli.py",
+        "clusterd/storage/cli.py",
+        "shm_arrangements/cli.py",
+    },
 }
 
 # Sans-I/O modules: events in, effects out.
