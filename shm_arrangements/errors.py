@@ -48,12 +48,20 @@ class NotSealed(ArrangementError):
     """The time asked for is at or beyond `upper`: its updates may not all be there."""
 
 
+class WaitTimeout(ArrangementError, TimeoutError):
+    """What was waited for did not come in the time given; facts: `time`, `ids`, `timeout_s`."""
+
+
 class PublicationClosed(ArrangementError):
     """The arrangement was dropped, or was never published under this name."""
 
 
 class AmbiguousName(ArrangementError):
     """Several publications have the name that was given; `ids` lists them."""
+
+
+class NotOrdered(ArrangementError):
+    """A range or prefix was asked for of an arrangement whose keys are in no order."""
 
 
 class NoSuchInstance(ArrangementError):

@@ -28,6 +28,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from shm_arrangements.bells import open_bells, ring_bells
 from shm_arrangements.errors import InvariantViolation, ShmExhausted
 from shm_arrangements.names import SHM_DIRECTORY, control_name, instance_prefix, is_token, new_token, token_of
 
@@ -133,9 +134,12 @@ class Instance:
 
     def release(self) -> None:
         """Unlink every name of the instance and give up the lock. Idempotent."""
-        if self._fd >= 0:
-            unlink_all(self.token)
+        if self._fd < 0:
+            return
+        bells = open_bells(self.token)
+        unlink_all(self.token)
         self.abandon()
+        ring_bells(bells)
 
     def abandon(self) -> None:
         """Give up the lock and leave the names, as a kill would: to the reaper, or else to the next sweep."""

@@ -79,9 +79,14 @@ def segment_name(token: str, writer: int, seq: int, *, arena: bool) -> str:
     return f"{PREFIX}{token}.{'a' if arena else 'b'}.{writer}.{seq}"
 
 
+def clock_prefix(token: str) -> str:
+    """What the names of all clocks of an instance begin with."""
+    return f"{PREFIX}{token}.c."
+
+
 def clock_name(token: str, writer: int, seq: int) -> str:
     """The `seq`-th clock of a writer."""
-    return f"{PREFIX}{token}.c.{writer}.{seq}"
+    return f"{clock_prefix(token)}{writer}.{seq}"
 
 
 def token_of(name: str) -> str | None:

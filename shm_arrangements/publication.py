@@ -219,7 +219,7 @@ class PublicationPage:
 class PageReader:
     """A reader's side of a page and its cell: maps both read-only, and copies what they say."""
 
-    __slots__ = ("_buf", "_cell", "_seen", "_seen_cell", "_slot", "_words", "damaged", "header", "moved")
+    __slots__ = ("_buf", "_cell", "_seen", "_slot", "_words", "damaged", "header", "moved")
 
     def __init__(self, name: PageName) -> None:
         """Map the page called `name`, which may be an alias.
@@ -243,8 +243,7 @@ class PageReader:
             raise PublicationClosed("publication has ended", page=name.name) from error
         self._cell = CellReader(clock, header.cell)
         self._slot: PageState | None = None  # as the slot says
-        self._seen: PageState | None = None  # as slot and cell say, and what the cell said then
-        self._seen_cell = 0
+        self._seen: tuple[int, int, PageState] | None = None  # generation, cell, and what both say together
         self.moved = self.damaged = 0  # copies not taken: the page turned; the checksum did not fit
 
     def generation(self) -> int:
@@ -265,8 +264,9 @@ class PageReader:
                 at = self.header.slots_at + (generation & 1) * SLOT_BYTES
                 image = bytes(self._buf[at : at + SLOT_BYTES])
             upper = self._cell.upper()
-            if image is None and self._seen is not None and upper == self._seen_cell:
-                return self._seen
+            seen = self._seen
+            if seen is not None and seen[0] == generation and seen[1] == upper:
+                return seen[2]
             if fence_then_load(self._words, GENERATION_WORD) != generation:
                 self.moved += 1
                 continue
@@ -277,8 +277,9 @@ class PageReader:
                     continue
                 self._slot = slot
             assert slot is not None
-            self._seen, self._seen_cell = _followed(slot, upper), upper
-            return self._seen
+            state = _followed(slot, upper)
+            self._seen = generation, upper, state
+            return state
         raise FormatMismatch(
             "publication page cannot be copied",
             page=self.header.page.name,

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from shm_arrangements.bells import open_bells, ring_bells
 from shm_arrangements.instance import unlink_all
 
 PATIENCE_S: Final = 1.0  # what watched processes may take to follow the owner (R1: all is over within 2 s)
@@ -155,7 +156,9 @@ def reaper_main(pipe_fd: int, token: str, pids: Iterable[int] = ()) -> None:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     _wait(living, PATIENCE_S)
+    bells = open_bells(token)
     unlink_all(token)
+    ring_bells(bells)
 
 
 def main() -> None:

@@ -14,22 +14,19 @@ Does not: check a time, or know who has which cell (clock.py).
 from __future__ import annotations
 
 import ctypes
-import platform
 from typing import Any, Final
 
 import numpy as np
 from numba import config, types
 from numba.extending import intrinsic
 
+from shm_arrangements.bells import EVERYONE, FUTEX, FUTEX_WAIT, FUTEX_WAKE
 from shm_arrangements.kernels.jit import I64, OUT_I64, OUT_U64, U64, i64, inner, kernel, u64
 
 CELL_WORDS: Final = 8
 BELL_WORD: Final = 1  # within a cell
 
-_FUTEX: Final = {"x86_64": 202, "aarch64": 98}[platform.machine()]  # the number of the system call
-_WAIT, _WAKE = 0, 1  # without FUTEX_PRIVATE_FLAG: between processes
-_ALL = (1 << 31) - 1
-_WORD_BYTES = 8
+_WORD_BYTES: Final = 8
 
 # A plain prototype for a variadic function: right where integer arguments go in registers either way.
 _syscall: Any = types.ExternalFunction("syscall", i64(i64, i64, i64, i64, i64, i64, i64))
@@ -66,7 +63,7 @@ if getattr(config, "DISABLE_JIT", 0):  # only tests run so
 @inner
 def _ring(words: Any, at: int) -> None:
     _store(words, at + BELL_WORD, words[at + BELL_WORD] + np.uint64(1))
-    _syscall(_FUTEX, _address(words, at + BELL_WORD), _WAKE, _ALL, 0, 0, 0)
+    _syscall(FUTEX, _address(words, at + BELL_WORD), FUTEX_WAKE, EVERYONE, 0, 0, 0)
 
 
 @kernel(OUT_U64, i64)
@@ -110,5 +107,7 @@ def sleep(words: Any, at: int, seen: int, timespec: Any) -> int:
     words: may be a read-only mapping. seen: the low 32 bits of the bell's word. timespec: (2,) int64,
     seconds and nanoseconds. Returns 0 if woken by a ring, else -1: it rang before, time is over, or a signal.
     """
-    result: int = _syscall(_FUTEX, _address(words, at + BELL_WORD), _WAIT, seen, _address(timespec, 0), 0, 0)
+    result: int = _syscall(
+        FUTEX, _address(words, at + BELL_WORD), FUTEX_WAIT, seen, _address(timespec, 0), 0, 0
+    )
     return result

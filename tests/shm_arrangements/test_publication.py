@@ -306,7 +306,7 @@ def _is_whole(state: PageState) -> bool:
 
 @pytest.mark.slow
 def test_every_copy_of_a_page_that_turns_all_the_time_is_one_whole_turn(held: Instance) -> None:
-    turns = 40_000
+    turns = 10_000
     process = _writer(held, turns, "none")
     read = PageReader(PageName(held.token, 7, 1, "oks"))
     copies = last = 0
