@@ -181,7 +181,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class LivenessProbe:
-    """Tells again and again whether an instance lives; two system calls a time, one descriptor.
+    """Tells again and again whether an instance lives; a few system calls a time, one descriptor.
 
     The probe takes the lock shared for a moment; sweep and creation know to try again.
     """
@@ -195,8 +195,11 @@ class LivenessProbe:
         self._fd = os.open(_control_path(token), os.O_RDONLY | os.O_CLOEXEC)
 
     def is_alive(self) -> bool:
-        """Whether somebody holds the lock; for a moment that may be a sweep of the dead."""
-        return self._fd >= 0 and _is_held(self._fd)
+        """Whether somebody holds the lock, and the names stand; for a moment that may be a sweep of the dead.
+
+        A process that was killed gives its lock up some moments later than the pipe to its reaper.
+        """
+        return self._fd >= 0 and _is_held(self._fd) and os.fstat(self._fd).st_nlink > 0
 
     def close(self) -> None:
         if self._fd >= 0:
