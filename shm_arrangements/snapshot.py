@@ -101,7 +101,8 @@ class PublishedTrace:
             last = self._snapshot
             if last is not None and last.generation == state.generation:
                 if last.upper != state.upper:  # time went by, nothing happened
-                    last = self._snapshot = Snapshot(self.schema, state, _reaching(last, state.upper))
+                    batches = _reaching(last.batches(), self.schema, state)
+                    last = self._snapshot = Snapshot(self.schema, state, batches)
                 return last
             if state.status is PageStatus.CLOSED:
                 raise PublicationClosed("arrangement was dropped", page=self._page.header.page.name)
@@ -111,7 +112,7 @@ class PublishedTrace:
                 if self._page.generation() == state.generation:
                     raise self._missing(gone) from gone
                 continue
-            self._snapshot = Snapshot(self.schema, state, batches)
+            self._snapshot = Snapshot(self.schema, state, _reaching(batches, self.schema, state))
             return self._snapshot
         raise InvariantViolation(
             "page turns faster than it can be attached", page=self._page.header.page.name
@@ -157,11 +158,16 @@ class PublishedTrace:
         return WriterGone("the instance has ended and its segments are gone", instance=token)
 
 
-def _reaching(snapshot: Snapshot, upper: Frontier) -> tuple[Batch, ...]:
-    """The batches, the last of them up to `upper`."""
-    *others, last = snapshot.batches()
+def _reaching(batches: Sequence[Batch], schema: ArrangementSchema, state: PageState) -> tuple[Batch, ...]:
+    """The batches, the last of them up to the state's upper; if there was none, one without updates."""
+    if not batches:
+        whole = Description(Frontier.minimum(), state.upper, state.since)
+        return () if state.upper == Frontier.minimum() else (Batch.empty(schema, whole),)
+    *others, last = batches
     told = last.description
-    return (*others, last.with_description(Description(told.lower, upper, told.since)))
+    if told.upper == state.upper:
+        return tuple(batches)
+    return (*others, last.with_description(Description(told.lower, state.upper, told.since)))
 
 
 def snapshot_together(traces: Sequence[PublishedTrace]) -> list[Snapshot]:

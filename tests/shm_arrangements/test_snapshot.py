@@ -35,6 +35,7 @@ from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.snapshot import PublishedTrace, require_readable, snapshot_together
 from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
+from shm_arrangements.writer import TraceWriter
 
 SCHEMA = ArrangementSchema(
     (ColumnSpec("k", ColumnType.INT64, False), ColumnSpec("v", ColumnType.TEXT, True)), (0,)
@@ -138,6 +139,20 @@ def test_an_empty_batch_needs_no_segment(held: Instance) -> None:
     (found,) = trace.snapshot().batches()
     assert (len(found), found.description) == (0, batch.description)
     page.close()
+
+
+def test_time_that_passes_before_anything_was_shown_makes_an_empty_chain_readable(held: Instance) -> None:
+    writer = TraceWriter(SegmentAllocator(held.token, 0), 7, 1, SCHEMA, 0)
+    reader = PublishedTrace(PageName(held.token, 7, 1, "oks"))
+    writer.set_compaction(Frontier.at(1))
+    assert reader.snapshot().batches() == ()
+    writer.insert(Updates.empty(TYPES), Frontier.at(5))
+    (batch,) = reader.snapshot().batches()
+    assert (len(batch), batch.description.upper) == (0, Frontier.at(5))
+    writer.set_compaction(Frontier.at(3))
+    assert [b.description.upper for b in reader.snapshot().batches()] == [Frontier.at(5)]
+    reader.close()
+    writer.close()
 
 
 def test_bug03_a_snapshot_and_its_columns_outlive_names_page_and_handles(held: Instance) -> None:
