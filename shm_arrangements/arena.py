@@ -96,6 +96,10 @@ class Arena:
             raise InvariantViolation("free of what is not live", arena=self.name, offset=offset)
         self.live_bytes -= taken
 
+    def holds_only(self, offset: int) -> bool:
+        """Whether what was appended at `offset` is live, and nothing else."""
+        return len(self._live) == 1 and offset in self._live
+
     def survivors(self) -> tuple[Locator, ...]:
         """The places of what is live, ascending."""
         return tuple(Locator(self.token, self.writer, self.seq, offset) for offset in self._live)
@@ -240,7 +244,7 @@ class SegmentAllocator:
             raise InvariantViolation("free in an arena that is gone", place=locator)
         if arena is self._current:
             arena.free(locator.offset)
-        elif arena.survivors() == (locator,):
+        elif arena.holds_only(locator.offset):
             self._drop(arena)
         else:
             arena.free(locator.offset)

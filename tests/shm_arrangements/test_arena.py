@@ -1,4 +1,4 @@
-"""Arenas: small batches share memory that is appended to, never rewritten, and left when it is worth little."""
+"""Arenas: small batches share memory that is appended to, never rewritten, and left when worth little."""
 
 from __future__ import annotations
 
@@ -384,3 +384,73 @@ def test_a_writer_that_dies_anywhere_leaves_nothing_that_the_sweep_does_not_remo
     assert names_of(token)
     assert token in sweep()
     assert names_of(token) == ()
+
+
+FULL = """
+    import os
+    from shm_arrangements import segment
+    from shm_arrangements.arena import ARENA_BYTES, SMALL_BYTES, SegmentAllocator
+    from shm_arrangements.errors import ShmExhausted
+    from shm_arrangements.instance import Instance, names_of
+
+    def fails(what):
+        names = names_of(held.token)
+        try:
+            what()
+        except ShmExhausted as error:
+            assert 0 <= error.facts["free_bytes"] < error.facts["asked_bytes"], error
+            assert set(names_of(held.token)) <= set(names)
+            return True
+        return False
+
+    held = Instance.create()
+    allocator = SegmentAllocator(held.token, 0)
+    places = []
+
+    def insert():
+        allocation = allocator.allocate(SMALL_BYTES)
+        allocation.buffer[:] = 1  # a bus error, if it were not reserved
+        allocation.seal()
+        places.append(allocation.locator)
+
+    while not fails(insert):
+        pass
+    assert len(allocator.arenas) == room_bytes // ARENA_BYTES
+    assert fails(insert) and fails(lambda: allocator.allocate(2 * ARENA_BYTES))
+    for place in places[:15]:
+        allocator.free(place)
+    insert()
+    assert places[-1].seq != places[15].seq
+
+    for place in places[15:]:
+        allocator.free(place)
+    allocator.trim()
+    assert allocator.arenas == ()
+
+    merge = allocator.allocate(room_bytes, deferred=True)
+    merge.reserve(1)
+    insert()  # takes what the merge was about to reserve
+    assert fails(lambda: merge.reserve(room_bytes))
+    merge.abandon()
+    assert not os.path.exists("/dev/shm/" + merge.locator.name)
+    merge = allocator.allocate(room_bytes - ARENA_BYTES, deferred=True)
+    merge.reserve(room_bytes)
+    merge.buffer[:] = 1
+    merge.seal()
+    held.release()
+    assert os.listdir("/dev/shm") == []
+    print("served", flush=True)
+    """
+
+
+@pytest.mark.slow
+def test_bug09_a_shared_memory_that_is_full_in_earnest_fails_typed_and_serves_again() -> None:
+    """In a mount namespace of its own, with 10 MiB and a page of /dev/shm."""
+    mount = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=10244k tmpfs /dev/shm && exec "$@"', "sh"]
+    if subprocess.run([*mount, "true"], capture_output=True, timeout=30, check=False).returncode:
+        pytest.skip("no mount namespace to be had")
+    code = f"room_bytes = {10 * ARENA_BYTES}\n" + textwrap.dedent(FULL)
+    done = subprocess.run(
+        [*mount, sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "served\n"), done.stderr
