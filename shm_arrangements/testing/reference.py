@@ -4,6 +4,7 @@
 are only written to and the scratch, and returns what the kernel leaves in each array that it writes to, in
 their order, and then what it returns, if anything. An array may be shorter than the kernel's: what is behind
 is not said. Where a kernel takes a table or an image of rows, the reference takes a `Relation` (meaning.py).
+Kernels that do one thing together, in turn, share a reference, which says what comes of it.
 
 Does not: share code with the kernels, or say what arguments are fit (the tests of kernels draw them).
 """
@@ -111,7 +112,8 @@ def order_lane(relation: Relation, column: int, part: int, out: Array, lane: int
 # sort
 
 
-@reference_of("sort.sort_codes")
+@reference_of("sort.spread_codes")
+@reference_of("sort.sort_buckets")
 def sort_codes(codes: Array) -> tuple[Array, Array]:
     """The stable order of codes, and the codes in it."""
     order: Any = np.argsort(codes, kind="stable")
@@ -144,31 +146,6 @@ def _is_run(codes: Sequence[int], code: int, start: int) -> int:
 def find_runs(codes: Array, keys: Array) -> tuple[Array, Array, int]:
     lo, hi = np.searchsorted(codes, keys, "left"), np.searchsorted(codes, keys, "right")
     return lo, hi, int((hi - lo).sum())
-
-
-@reference_of("seek.match_runs")
-def match_runs(codes_a: Array, codes_b: Array, i: int, j: int, room: int) -> tuple[Any, ...]:
-    left, right = codes_a.tolist(), codes_b.tolist()
-    found = []
-    for code in sorted(set(left[i:]) & set(right[j:])):
-        a, b = left.index(code, i), right.index(code, j)
-        found.append((a, _is_run(left, code, a), b, _is_run(right, code, b)))
-    found = found[:room]
-    runs = np.array(found, np.int64).reshape(-1, 4)
-    after = (found[-1][1], found[-1][3]) if found and len(found) == room else (ANYTHING, ANYTHING)
-    return runs[:, 0], runs[:, 1], runs[:, 2], runs[:, 3], (len(found), *after)
-
-
-@reference_of("seek.expand_runs")
-def expand_runs(lo: Array, hi: Array, times: Array, last: int) -> tuple[Array, Array, int]:
-    found = [
-        (row, key)
-        for key, (first, end) in enumerate(zip(lo.tolist(), hi.tolist(), strict=True))
-        for row in range(first, end)
-        if times[row] <= last
-    ]
-    pairs = np.array(found, np.int64).reshape(-1, 2)
-    return pairs[:, 0], pairs[:, 1], len(found)
 
 
 # gather
@@ -387,6 +364,33 @@ def consolidate(
 @reference_of("merge.merge_sorted")
 def merge_sorted(codes: Array, relation: Relation, order: Array, starts: Array) -> tuple[Array]:
     return sort_rows(codes, relation, order[:0], order)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Updates:
+    """Rows of a relation with their codes, times and diffs."""
+
+    relation: Relation
+    codes: tuple[int, ...]
+    times: tuple[int, ...]
+    diffs: tuple[int, ...]
+
+
+@reference_of("merge.merge_sources")
+@reference_of("merge.replay_merge")
+def merge(sources: Sequence[Updates], since: int) -> list[tuple[int, int, int]]:
+    """Sorted sources as one: (source, row, diff), times advanced, equal ones summed to the first of them."""
+    found = [
+        (source.codes[row], row_key(source.relation, row), max(source.times[row], since), number, row)
+        for number, source in enumerate(sources)
+        for row in range(len(source.codes))
+    ]
+    merged = []
+    for _, equal in itertools.groupby(sorted(found), lambda update: update[:3]):
+        rows = [(number, row) for *_, number, row in equal]
+        total = sum(sources[number].diffs[row] for number, row in rows)
+        merged += [(*rows[0], part) for part in parts_of(total)]
+    return merged
 
 
 # nested

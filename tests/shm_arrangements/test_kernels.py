@@ -1,7 +1,8 @@
 """Every kernel against its reference, on drawn arguments: edges of types, duplicates, no rows at all.
 
 `CASES` says how the arguments of a kernel are drawn: in its order, with what it only writes to as `Out` (and
-`Scratch`), what it changes as `InOut`, and what the reference takes in another form as `Both`.
+`Scratch`), what it changes as `InOut`, and what the reference takes in another form as `Both`. `TOGETHER`
+draws for kernels that share a reference, runs them in turn, and returns what came of it and what should.
 """
 
 from __future__ import annotations
@@ -18,20 +19,17 @@ from hypothesis import strategies as st
 from numba import config
 
 from shm_arrangements.columns import Column, Table
-from shm_arrangements.kernels import jit, warm
+from shm_arrangements.kernels import cells, jit, merge, sort, warm
 from shm_arrangements.nested import program_of
 from shm_arrangements.rows import RowSpec, encode
 from shm_arrangements.testing import reference, strategies
-from shm_arrangements.testing.meaning import Relation, image_of
+from shm_arrangements.testing.meaning import Relation, hash_row, image_of, parts_of, row_key
 from shm_arrangements.testing.reference import REFERENCES, Images
 from shm_arrangements.types import VARIABLE, ColumnSpec, ColumnType, ListType, RecordType
 
 EXAMPLES = 12 if config.DISABLE_JIT else 60
 CASES: dict[str, Callable[..., Any]] = {}
-EXEMPT = {
-    "sort.spread_codes": "one of the two levels of sort_codes, which has a reference",
-    "sort.sort_buckets": "one of the two levels of sort_codes, which has a reference",
-}
+TOGETHER: dict[str, Callable[..., Any]] = {}
 
 
 @dataclass
@@ -64,6 +62,14 @@ class Both:
 def case(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         CASES[name] = function
+        return function
+
+    return register
+
+
+def together(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        TOGETHER.update(dict.fromkeys(names, function))
         return function
 
     return register
@@ -115,24 +121,28 @@ def _check(kernel: Any, expected_of: Any, arguments: list[Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(_kernels()))
 def test_a_kernel_and_its_reference_agree(name: str) -> None:
-    if name in EXEMPT:
-        return
     assert name in REFERENCES, f"{name} has no reference: see shm_arrangements/testing/reference.py"
-    assert name in CASES, f"nothing draws arguments for {name}"
+    assert name in CASES or name in TOGETHER, f"nothing draws arguments for {name}"
+
+    def one(draw: Any) -> None:
+        if name in TOGETHER:
+            came, should = TOGETHER[name](draw)
+            assert came == should
+        else:
+            _check(_kernels()[name], REFERENCES[name], CASES[name](draw))
 
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.composite(CASES[name])())
-    def agree(arguments: list[Any]) -> None:
-        _check(_kernels()[name], REFERENCES[name], arguments)
+    @given(st.data())
+    def agree(data: Any) -> None:
+        one(data.draw)
 
     with np.errstate(over="ignore"):  # words wrap, which compiled code does silently
         agree()
 
 
 def test_there_is_no_reference_without_a_kernel() -> None:
-    functions = {"sort.sort_codes"}
-    assert REFERENCES.keys() - functions <= _kernels().keys()
-    assert CASES.keys() <= _kernels().keys()
+    assert REFERENCES.keys() <= _kernels().keys()
+    assert CASES.keys() | TOGETHER.keys() <= _kernels().keys()
 
 
 # What arguments are made of
@@ -293,27 +303,9 @@ def _find_runs(draw: Any) -> list[Any]:
     near = st.sampled_from(codes.tolist()) if len(codes) else words
     keys = draw(st.lists(near | words, max_size=12))
     keys = sorted(keys) if draw(st.booleans()) else keys
-    return [codes, u64(keys), Out(len(keys), np.int64), Out(len(keys), np.int64)]
-
-
-@case("seek.match_runs")
-def _match_runs(draw: Any) -> list[Any]:
-    pool = draw(st.lists(words, min_size=1, max_size=8))
-    a, b = (u64(sorted(draw(st.lists(st.sampled_from(pool), max_size=20)))) for _ in range(2))
-    i, j = draw(st.integers(0, len(a))), draw(st.integers(0, len(b)))
-    room = draw(st.integers(1, 6))
-    outs = [Out(room, np.int64) for _ in range(4)]
-    return [a, b, i, j, Both((), (room,)), *outs]
-
-
-@case("seek.expand_runs")
-def _expand_runs(draw: Any) -> list[Any]:
-    times = u64(draw(st.lists(words, max_size=12)))
-    ends = st.integers(0, len(times))
-    runs = [sorted(draw(st.tuples(ends, ends))) for _ in range(draw(st.integers(0, 4)))]
-    lo, hi = i64([run[0] for run in runs]), i64([run[1] for run in runs])
-    most = int((hi - lo).sum())
-    return [lo, hi, times, np.uint64(draw(words)), Out(most, np.int64), Out(most, np.int64)]
+    return [
+        codes, u64(keys), Out(len(keys), np.int64), Out(len(keys), np.int64), Scratch(seek.SCRATCH, np.int64),
+    ]  # fmt: skip
 
 
 # hashing
@@ -463,7 +455,7 @@ def _store(draw: Any) -> list[Any]:
 
 @case("atomics.fence")
 def _fence(draw: Any) -> list[Any]:
-    return draw(st.just([]))
+    return []
 
 
 CELL_WORDS, BELL_WORD = 8, 1  # of a clock
@@ -604,6 +596,90 @@ def _merge_sorted(draw: Any) -> list[Any]:
     for first, last in itertools.pairwise([*starts, n]):
         order[first:last] = reference.sort_rows(codes, both.reference[0], u64([]), order[first:last])[0]
     return [codes, both, InOut(order), Scratch(n, np.int64), i64(starts)]
+
+
+@together("sort.spread_codes", "sort.sort_buckets")
+def _sort_codes(draw: Any) -> tuple[Any, Any]:
+    pool = draw(st.lists(words, min_size=1, max_size=40))
+    picks = np.random.default_rng(draw(st.integers(0, 99))).integers(0, len(pool), draw(st.integers(0, 300)))
+    codes = u64(pool)[picks]
+    return (
+        [part.tolist() for part in sort.sort_codes(codes)],
+        [part.tolist() for part in reference.sort_codes(codes)],
+    )
+
+
+def _updates(draw: Any, specs: Any, pool: list[Any]) -> tuple[Any, Any]:
+    """Updates as a batch holds them, sorted and consolidated: for the kernel, and for the reference."""
+    drawn = draw(st.lists(st.tuples(st.sampled_from(pool), st.integers(0, 5), diff_values), max_size=10))
+    drawn = [(row, 3, diff) for row, _, diff in drawn] if draw(st.booleans()) else drawn
+    types = tuple(spec.type for spec in specs)
+    whole = Relation(types, tuple(row for row, _, _ in drawn))
+    edges = [0, 1, (1 << 64) - 1]
+    codes = [edges[hash_row(whole, at, 0, len(specs)) % 3] for at in range(len(drawn))]
+    at_once = [
+        (codes[at], row_key(whole, at), time, at, diff) for at, (_, time, diff) in enumerate(drawn)
+    ]  # fmt: skip
+    found = []
+    for (code, _, time), equal in itertools.groupby(sorted(at_once), lambda update: update[:3]):
+        rows = list(equal)
+        found += [(code, drawn[rows[0][3]][0], time, part) for part in parts_of(sum(row[4] for row in rows))]
+    rows = [row for _, row, _, _ in found]
+    code, time, diff = (tuple(update[k] for update in found) for k in (0, 2, 3))
+    arrays = [u64(code), u64(time), i64(diff)]
+    for k in (1, 2):  # one that stands for all
+        if len(found) and len(set(arrays[k].tolist())) == 1 and draw(st.booleans()):
+            arrays[k] = arrays[k][:1].copy()
+    table = _table(draw, specs, rows)
+    return (arrays, table), reference.Updates(Relation(types, tuple(rows)), code, time, diff)
+
+
+@together("merge.merge_sources", "merge.replay_merge")
+def _merge(draw: Any) -> tuple[Any, Any]:
+    specs = _specs(draw)
+    pool = _pool(draw, specs)
+    drawn = [_updates(draw, specs, pool) for _ in range(draw(st.integers(1, merge.MAX_SOURCES)))]
+    since = draw(st.integers(0, 6))
+    sources = np.zeros((len(drawn), merge.SOURCE_FIELDS), np.int64)
+    tables = [table.kernel[0] for (_, table), _ in drawn]
+    height = max(len(table) for table in tables)
+    stacked = np.zeros((len(drawn), height, cells.FIELDS), np.int64)
+    for at, ((arrays, _), updates) in enumerate(drawn):
+        stacked[at, : len(tables[at])] = tables[at]
+        codes, times, diffs = arrays
+        sources[at] = (
+            codes.ctypes.data, len(updates.codes), times.ctypes.data, 8 * (len(times) > 1),
+            diffs.ctypes.data, 8 * (len(diffs) > 1),
+        )  # fmt: skip
+    total = sum(len(updates.codes) for _, updates in drawn)
+    state, noted = np.zeros(merge.STATE_FIELDS, np.int64), np.zeros(merge.WORD_FIELDS, np.uint64)
+    state[merge.ALIVE], noted[merge.LEAST_TIME] = -1, merge.LAST_CODE
+    ops, odds = np.zeros(total, np.uint8), np.zeros(total + total // 2 + 2, np.int64)
+    idle, scratch = np.full(1, merge.LAST_CODE, np.uint64), np.zeros(merge.MAX_SOURCES, np.int64)
+    while state[merge.ALIVE] != 0:
+        merge.merge_sources(
+            sources, stacked, len(specs), np.uint64(since), draw(st.integers(1, 9)), idle.ctypes.data,
+            state, noted, ops, odds, scratch,
+        )  # fmt: skip
+    should = reference.merge([updates for _, updates in drawn], since)
+    n = int(state[merge.WRITTEN])
+    assert n == len(should)
+    assert (state[merge.NOT_ONE] > 0) == any(diff != 1 for _, _, diff in should)
+    if len(drawn) > 2:  # who writes a merge of more does not exist
+        return np.unique(ops & merge.SOURCE_MASK, return_counts=True)[1].tolist(), [
+            len(updates.codes) for _, updates in drawn if len(updates.codes)
+        ]
+    cursor = np.zeros(merge.CURSOR_FIELDS, np.int64)
+    came: list[Any] = []
+    while len(came) < n:
+        room = draw(st.integers(1, n - len(came)))
+        refs, sums = np.empty(room, np.int64), np.empty(room, np.int64)
+        merge.replay_merge(sources, ops, odds, cursor, refs, sums)
+        came += [
+            (int(ref < 0), ref if ref >= 0 else ~ref, diff)
+            for ref, diff in zip(refs.tolist(), sums.tolist(), strict=True)
+        ]
+    return came, should
 
 
 # nested
