@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from numba import config
 
 from shm_arrangements.columns import Column, Table
-from shm_arrangements.kernels import cells, jit, merge, sort, warm
+from shm_arrangements.kernels import cells, jit, merge, seek, sort, warm
 from shm_arrangements.nested import program_of
 from shm_arrangements.rows import RowSpec, encode
 from shm_arrangements.testing import reference, strategies
