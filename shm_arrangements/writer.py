@@ -476,6 +476,11 @@ class IndexWriter:
         return Frontier.meet(self.oks.upper, self.errs.upper)
 
     @property
+    def generation(self) -> int:
+        """Moves with every turn of a page of either half; not when time passes and nothing happens."""
+        return self.oks.page.state.generation + self.errs.page.state.generation
+
+    @property
     def is_closed(self) -> bool:
         """Whether it was dropped: nothing can be shown any more."""
         return self.oks.page.state.status is PageStatus.CLOSED
@@ -492,7 +497,7 @@ class IndexWriter:
         try:
             errors = self.errs.prepare(errs, upper)
         except BaseException:
-            self.oks.discard(rows)
+            self.discard(rows)
             raise
         self.commit(rows, errors)
 
@@ -511,6 +516,11 @@ class IndexWriter:
                 self._take(self.oks, oks)
             finally:
                 self._tell(upper)
+
+    def discard(self, *batches: Batch) -> None:
+        """Give up batches that were prepared for either half."""
+        for batch in batches:
+            self.oks.discard(batch)
 
     def advance(self, upper: Frontier) -> None:
         """Seal both up to `upper`, before which nothing happens. No effect if that is their upper.

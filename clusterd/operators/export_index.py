@@ -1,9 +1,10 @@
 """Export: the end of a dataflow, where its rows and errors become an index that others read.
 
-A round's updates are arranged as they come (arrange.py); when the round is over both halves get one batch
-each and are sealed up to its upper. A round without updates seals too: that is how an index says that nothing
-happened. Batches that are built when the dataflow is dropped are discarded, so no segment is left. An index
-that is closed while another export of its dataflow lives on takes nothing more.
+A round's updates are arranged as they come (arrange.py); when the round is over both halves are sealed up to
+its upper, each with a batch if it got anything. A round without updates seals too: that is how an index says
+that nothing happened, at the cost of a store. Batches that are built when the dataflow is dropped are
+discarded, so no segment is left. An index that is closed while another export of its dataflow lives on takes
+nothing more.
 
 Does not: own the index (closing the graph leaves it as it stands), decide compaction, notify.
 """
@@ -17,7 +18,7 @@ from clusterd.operators.arrange import Arranger
 from shm_arrangements.batch import Batch
 from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation
-from shm_arrangements.writer import ERRS_SCHEMA, IndexWriter, TraceWriter
+from shm_arrangements.writer import ERRS_SCHEMA, IndexWriter
 
 __all__ = ["ExportIndex"]
 
@@ -51,25 +52,26 @@ class ExportIndex:
         if index.is_closed:
             self.close()
             return
-        if round.upper == index.upper and not self._oks.rows and not self._errs.rows:
+        if not self._oks.rows and not self._errs.rows:
+            index.advance(round.upper)
             return
-        built: list[tuple[TraceWriter, Batch]] = []
+        built: list[Batch] = []
         try:
-            for arranger, half in ((self._errs, index.errs), (self._oks, index.oks)):
+            for arranger, half in ((self._oks, index.oks), (self._errs, index.errs)):
+                if not arranger.rows:
+                    built.append(half.nothing(round.upper))
+                    continue
                 description = Description(half.upper, round.upper, half.since)
                 for _ in arranger.seal(description, half.allocator):
                     yield self._nothing
-                built.append((half, arranger.take()))
+                built.append(arranger.take())
         except BaseException:
-            for half, batch in built:
-                half.discard(batch)
+            index.discard(*built)
             raise
-        closed = index.is_closed  # perhaps since the first piece
-        for half, batch in built:
-            if closed:
-                half.discard(batch)
-            else:
-                half.commit(batch)
+        if index.is_closed:  # perhaps since the first piece
+            index.discard(*built)
+        else:
+            index.commit(*built)
 
     def statistics(self) -> OperatorStatistics:
         """What waits for the end of the round; the index has statistics of its own."""

@@ -28,6 +28,7 @@ class OwnedIndexes:
         self._allocator = SegmentAllocator(instance, writer)
         self._indexes: dict[Key, IndexWriter] = {}
         self._readable: dict[Key, tuple[object, object, Readable]] = {}
+        self._generations: dict[Key, int] = {}  # when they last moved
         self._unmerged: dict[Key, None] = {}
         self._superseding: dict[Key, float] = {}  # when to look again
         self._sparse_seen = 0
@@ -46,8 +47,10 @@ class OwnedIndexes:
         return key in self._indexes
 
     def moved(self, key: Key) -> None:
-        """The index got a batch or another since: there may be something to merge and to reclaim."""
-        if key in self._indexes:
+        """If the index got a batch or another since, there may be something to merge and to reclaim."""
+        index = self._indexes.get(key)
+        if index is not None and index.generation != self._generations.get(key):
+            self._generations[key] = index.generation
             self._unmerged[key] = None
             self._superseding[key] = 0.0
 
@@ -61,6 +64,7 @@ class OwnedIndexes:
         if index is not None:
             index.close()
         self._readable.pop(key, None)
+        self._generations.pop(key, None)
         self._unmerged.pop(key, None)
         self._superseding.pop(key, None)
 
