@@ -26,10 +26,14 @@ from bench.arrangements.common import (
 from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.attach import attach
 from shm_arrangements.builder import build_batch
+from shm_arrangements.chain import Chain
+from shm_arrangements.columns import Table
 from shm_arrangements.description import Description
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.instance import Instance
-from shm_arrangements.kernels import seek
+from shm_arrangements.kernels import find
+from shm_arrangements.kernels.cells import TABLE
+from shm_arrangements.kernels.jit import OUT_I64, U64, kernel
 from shm_arrangements.types import ColumnType
 from shm_arrangements.updates import Updates
 from shm_arrangements.view import ReadView
@@ -112,19 +116,27 @@ def _lookups(bench: Bench, keys: Words, *, barred: bool) -> None:
                 record(f"lookup_many / getmulti, {name}", ratios, "ratio", BAR_PEER, keys=many)
 
 
+@kernel(find.CHAIN, find.CELLS, TABLE, U64, OUT_I64)
+def _find_each(chain: Any, cells: Any, keys: Any, codes: Any, out: Any) -> None:
+    """The row of each key, found as other kernels find one: out[k] is where it stands, or -1."""
+    words = find.words_at(chain[0, find.CODES], chain[0, find.ROWS])
+    for k in range(codes.shape[0]):
+        lo, hi = find.find_in_batch(words, cells[0], codes[k], keys, k, 1)
+        out[k] = lo if lo < hi else -1
+
+
 def _compiled_us(batch: Any, asked: Words, wanted: Words) -> float:
-    """Microseconds a key, searched one after the other by the library's kernels; values taken out."""
-    n = len(asked)
-    codes = PAIRS.codes_of((word_column(asked),))
-    lo, hi = np.empty(n, np.int64), np.empty(n, np.int64)
-    rows, index = np.empty(n, np.int64), np.empty(n, np.int64)
+    """Microseconds a key, searched one after the other from compiled code; values taken out."""
+    keys = (word_column(asked),)
+    chain, codes, table = Chain([batch]), PAIRS.codes_of(keys), Table(keys)
+    rows = np.empty(len(asked), np.int64)
+    _find_each(chain.rows, chain.cells, table.cells, codes[:0], rows)
     start = time.perf_counter()
-    found = seek.find_runs(batch.codes, codes, lo, hi)
-    count = seek.expand_runs(lo, hi, batch.time_cells, np.uint64(0), rows[:found], index[:found])
-    values = batch.columns[1].values.take(rows[:count])
+    _find_each(chain.rows, chain.cells, table.cells, codes, rows)
+    values = batch.columns[1].values.take(rows)
     took = time.perf_counter() - start
     require(np.array_equal(values.view(np.uint64), wanted), "values of the kernels")
-    return took * 1e6 / n
+    return took * 1e6 / len(asked)
 
 
 def _python_us(view: ReadView, asked: list[int], wanted: list[tuple[int, int]]) -> float:

@@ -1,9 +1,12 @@
-"""Searching sorted codes: the runs of given keys, and the runs two arrays have in common.
+"""Searching sorted codes: where one code stands, the runs of given ones, and the runs two arrays share.
 
-Codes are hashes, so they are spread evenly: a first guess by proportion lands near, and doubling steps from
-there find the place in a few cache lines. Skewed codes only cost more steps, never more than 2 log n. Who
-walks two arrays skips by doubling steps too, so a small side costs its own length times a logarithm, not
-the length of the large one.
+A first guess by proportion between the two ends lands on the place if codes are consecutive integers, and
+near it if they are spread evenly, as hashes are; a second and a third guess from there by the same slope end
+a few codes off, and those few are compared all at once. Codes of any other shape only cost more steps: after
+three guesses that miss, doubling ones, so at most 2 log n.
+
+Many codes are searched in lockstep, `_WIDTH` at a time: each guess asks the memory for its line, and when its
+turn comes again the line is there. So a search costs what the memory's bandwidth says, and not its latency.
 
 Does not: verify that rows with equal codes have equal keys; callers do.
 """
@@ -12,10 +15,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from shm_arrangements.kernels.cells import cell
-from shm_arrangements.kernels.jit import I64, OUT_I64, U64, i64, inner, kernel, u64
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import config, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
-_WORDS = float(1 << 64)
+from shm_arrangements.kernels.jit import OUT_I64, U64, inner, kernel
+
+_WIDTH = 64
+_GUESSES = 3
+_NEAR = 16  # codes compared at once, where the last guess says
+SCRATCH = _WIDTH  # int64 that `find_runs` needs
+
+
+@intrinsic
+def _prefetch(typingctx: Any, array: Any, index: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        place = builder.bitcast(builder.gep(data, [args[1]]), cgutils.voidptr_t)
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, word, word, word])
+        name = "llvm.prefetch.p0"
+        function = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
+        builder.call(function, [place, word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), codegen
+
+
+prefetch: Any = _prefetch
+if getattr(config, "DISABLE_JIT", 0):
+    prefetch = lambda array, index: None  # noqa: E731
 
 
 @inner
@@ -45,6 +76,19 @@ def seek_from(codes: Any, code: Any, start: Any) -> Any:
 
 
 @inner
+def seek_near(codes: Any, code: Any, near: Any) -> Any:
+    """First position whose code is not below `code`, by doubling steps from `near` in either direction."""
+    if codes[near] < code:
+        return seek_from(codes, code, near)
+    step = 1
+    hi = near
+    while hi - step >= 0 and codes[hi - step] >= code:
+        hi -= step
+        step *= 2
+    return lower_bound(codes, code, max(hi - step + 1, 0), hi)
+
+
+@inner
 def run_end(codes: Any, start: Any) -> Any:
     """End of the run of equal codes that begins at `start`, by doubling steps."""
     n = codes.shape[0]
@@ -66,91 +110,105 @@ def run_end(codes: Any, start: Any) -> Any:
 
 
 @inner
-def _seek_by_proportion(codes: Any, code: Any) -> Any:
+def slope_of(codes: Any) -> Any:
+    """Rows a unit of code, between the ends of n > 0 codes."""
     n = codes.shape[0]
-    guess = min(int(float(code) / _WORDS * n), n - 1)
-    if codes[guess] < code:
-        return seek_from(codes, code, guess)
-    step = 1
-    hi = guess
-    while hi - step >= 0 and codes[hi - step] >= code:
-        hi -= step
-        step *= 2
-    return lower_bound(codes, code, max(hi - step, 0), hi)
+    span = codes[n - 1] - codes[0]
+    if span == np.uint64(0):
+        return 0.0
+    return float(n - 1) / float(span)
 
 
-@kernel(U64, U64, OUT_I64, OUT_I64)
-def find_runs(codes: Any, keys: Any, out_lo: Any, out_hi: Any) -> int:
+@inner
+def guess_from(codes: Any, code: Any, slope: Any, at: Any) -> Any:
+    """Where `code` stands if the codes go on from position `at` by the slope."""
+    here = codes[at]
+    if here < code:
+        away = float(code - here) * slope
+        return at + np.int64(min(away, float(codes.shape[0] - 1 - at)))
+    away = float(here - code) * slope
+    return at - np.int64(min(away, float(at)))
+
+
+@inner
+def window_of(codes: Any, at: Any) -> Any:
+    """Where the _NEAR codes around a position begin."""
+    return max(min(at - _NEAR // 2, codes.shape[0] - _NEAR), 0)
+
+
+@inner
+def seek_in_window(codes: Any, code: Any, start: Any) -> Any:
+    """First position whose code is not below `code`, which is probably in the window from `start` on."""
+    n = codes.shape[0]
+    if n < _NEAR:
+        return lower_bound(codes, code, 0, n)
+    below = 0
+    for k in range(_NEAR):
+        below += codes[start + k] < code
+    if 0 < below < _NEAR or (below == 0 and start == 0):
+        return start + below
+    return seek_near(codes, code, start if below == 0 else start + _NEAR - 1)
+
+
+@inner
+def find_code(codes: Any, code: Any) -> Any:
+    """First position whose code is not below `code`; len(codes) if all are.
+
+    codes: (n,) uint64, ascending. The run of an equal code ends at `run_end(codes, position)`. For other
+    kernels: find.find_in_batch makes the rows of a key of this.
+    """
+    n = codes.shape[0]
+    if n == 0 or codes[n - 1] < code:
+        return np.int64(n)
+    if codes[0] >= code:
+        return np.int64(0)
+    slope = slope_of(codes)
+    at = np.int64(0)
+    for _ in range(_GUESSES):
+        at = guess_from(codes, code, slope, at)
+        if codes[at] == code and codes[at - 1] < code:  # at > 0: the first code is below
+            return np.int64(at)
+    return np.int64(seek_in_window(codes, code, window_of(codes, at)))
+
+
+@kernel(U64, U64, OUT_I64, OUT_I64, OUT_I64)
+def find_runs(codes: Any, keys: Any, out_lo: Any, out_hi: Any, scratch: Any) -> int:
     """[out_lo[k], out_hi[k]) = where code keys[k] stands in the sorted `codes`; equal if nowhere.
 
-    Keys may be in any order; ascending ones are found by walking on. Returns the updates found.
+    Keys may be in any order, and are found faster if they ascend. scratch: (SCRATCH,). Returns the updates
+    found.
     """
     n = codes.shape[0]
-    found = 0
-    for k in range(keys.shape[0]):
-        code = keys[k]
-        if n == 0:
+    found: Any = 0
+    if n == 0:
+        for k in range(keys.shape[0]):
             out_lo[k] = 0
             out_hi[k] = 0
-            continue
-        if k > 0 and code == keys[k - 1]:
-            out_lo[k] = out_lo[k - 1]
-            out_hi[k] = out_hi[k - 1]
-            found += out_hi[k] - out_lo[k]
-            continue
-        # Many ascending keys stand close together; few are found faster from the proportion.
-        if k > 0 and code > keys[k - 1] and keys.shape[0] * 16 > n:
-            lo = seek_from(codes, code, out_lo[k - 1])
-        else:
-            lo = _seek_by_proportion(codes, code)
-        hi = lo
-        if lo < n and codes[lo] == code:
-            hi = run_end(codes, lo)
-        out_lo[k] = lo
-        out_hi[k] = hi
-        found += hi - lo
-    return found
-
-
-@kernel(U64, U64, i64, i64, OUT_I64, OUT_I64, OUT_I64, OUT_I64)
-def match_runs(
-    codes_a: Any, codes_b: Any, i: int, j: int, out_a_lo: Any, out_a_hi: Any, out_b_lo: Any, out_b_hi: Any
-) -> tuple[int, int, int]:
-    """Pairs of runs of the same code in two sorted arrays, from positions i and j on.
-
-    Returns (k, i, j): k pairs were written, as [out_a_lo, out_a_hi) and [out_b_lo, out_b_hi), and the
-    search goes on at (i, j). It is over when k is less than the room given.
-    """
-    n, m = codes_a.shape[0], codes_b.shape[0]
-    room = out_a_lo.shape[0]
-    k = 0
-    while i < n and j < m and k < room:
-        if codes_a[i] < codes_b[j]:
-            i = seek_from(codes_a, codes_b[j], i)
-        elif codes_b[j] < codes_a[i]:
-            j = seek_from(codes_b, codes_a[i], j)
-        else:
-            out_a_lo[k] = i
-            out_b_lo[k] = j
-            i = run_end(codes_a, i)
-            j = run_end(codes_b, j)
-            out_a_hi[k] = i
-            out_b_hi[k] = j
-            k += 1
-    return k, i, j
-
-
-@kernel(I64, I64, U64, u64, OUT_I64, OUT_I64)
-def expand_runs(lo: Any, hi: Any, times: Any, last: Any, out_rows: Any, out_keys: Any) -> int:
-    """List the rows of all runs whose time is at most `last`, each with the number of its run.
-
-    times: one a row, or one for all. Returns how many.
-    """
-    count = 0
-    for k in range(lo.shape[0]):
-        for row in range(lo[k], hi[k]):
-            if cell(times, row) <= last:
-                out_rows[count] = row
-                out_keys[count] = k
-                count += 1
-    return count
+        return 0
+    slope = slope_of(codes)
+    base = np.int64(0)
+    for first in range(0, keys.shape[0], _WIDTH):
+        width = min(_WIDTH, keys.shape[0] - first)
+        for k in range(width):
+            at = guess_from(codes, keys[first + k], slope, base)
+            prefetch(codes, at)
+            scratch[k] = at
+        for guess in range(1, _GUESSES):
+            for k in range(width):
+                at = guess_from(codes, keys[first + k], slope, scratch[k])
+                if guess == _GUESSES - 1:
+                    at = window_of(codes, at)
+                    prefetch(codes, min(at + _NEAR, n) - 1)
+                prefetch(codes, at)
+                scratch[k] = at
+        for k in range(width):
+            code = keys[first + k]
+            lo = seek_in_window(codes, code, scratch[k])
+            hi = lo
+            if lo < n and codes[lo] == code:
+                hi = run_end(codes, lo)
+            out_lo[first + k] = lo
+            out_hi[first + k] = hi
+            found += hi - lo
+        base = np.int64(min(out_lo[first + width - 1], n - 1))
+    return found  # type: ignore[no-any-return]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from shm_arrangements.kernels import seek
+from shm_arrangements.kernels.jit import OUT_I64, U64, kernel
 
 Words = NDArray[np.uint64]
 word = st.one_of(st.integers(0, 6), st.integers(0, (1 << 64) - 1), st.sampled_from([1 << 63, (1 << 64) - 1]))
@@ -17,7 +20,7 @@ codes = st.lists(word, max_size=40).map(lambda ws: np.array(sorted(ws), np.uint6
 
 def find(array: Words, keys: Words) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     lo, hi = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
-    return lo, hi, seek.find_runs(array, keys, lo, hi)
+    return lo, hi, seek.find_runs(array, keys, lo, hi, np.empty(seek.SCRATCH, np.int64))
 
 
 def check_find(array: Words, keys: Words) -> None:
@@ -47,40 +50,43 @@ def test_runs_are_found_in_large_and_skewed_arrays(seed: int) -> None:
         check_find(array, rng.permutation(np.concatenate([array[::997], spread[:50] + np.uint64(1)])))
 
 
-@given(codes, codes, st.integers(1, 5))
-def test_matching_runs_are_all_found_whatever_the_room(a: Words, b: Words, room: int) -> None:
-    wanted = [
-        tuple(int(np.searchsorted(array, code, side)) for array in (a, b) for side in ("left", "right"))
-        for code in np.intersect1d(a, b)
-    ]
-    got: list[tuple[int, ...]] = []
-    outs = [np.empty(room, np.int64) for _ in range(4)]
-    i = j = 0
-    for _ in range(len(a) + len(b) + 1):
-        k, i, j = seek.match_runs(a, b, i, j, *outs)
-        got += zip(*(out[:k].tolist() for out in outs), strict=True)
-        if k < room:
-            break
-    assert got == wanted
+@kernel(U64, U64, OUT_I64)
+def _find_each(codes: Any, keys: Any, out: Any) -> None:
+    for k in range(keys.shape[0]):
+        out[k] = seek.find_code(codes, keys[k])
 
 
-def test_a_small_side_skips_through_a_large_one() -> None:
-    large = np.arange(0, 2_000_000, 2, dtype=np.uint64)
-    small = np.array([0, 999_998, 999_999, 1_999_998], np.uint64)
-    outs = [np.empty(8, np.int64) for _ in range(4)]
-    for a, b in ((large, small), (small, large)):
-        k, _, _ = seek.match_runs(a, b, 0, 0, *outs)
-        assert k == 3
+def find_each(array: Words, keys: Words) -> NDArray[np.int64]:
+    out = np.empty(len(keys), np.int64)
+    _find_each(array, keys, out)
+    return out
 
 
-@given(codes, st.lists(word, max_size=8), st.data())
-def test_expanding_runs_keeps_times_up_to_the_last(
-    array: Words, keys: list[int], data: st.DataObject
-) -> None:
-    times = np.array(data.draw(st.lists(word, min_size=len(array), max_size=len(array))), np.uint64)
-    last = data.draw(word)
-    lo, hi, found = find(array, np.array(keys, np.uint64))
-    rows, index = np.empty(found, np.int64), np.empty(found, np.int64)
-    count = seek.expand_runs(lo, hi, times, np.uint64(last), rows, index)
-    wanted = [(r, k) for k in range(len(keys)) for r in range(lo[k], hi[k]) if times[r] <= last]
-    assert list(zip(rows[:count].tolist(), index[:count].tolist(), strict=True)) == wanted
+@given(codes, st.lists(word, max_size=20))
+def test_one_code_is_found_wherever_it_stands(array: Words, keys: list[int]) -> None:
+    asked = np.array(keys, np.uint64)
+    assert (find_each(array, asked) == np.searchsorted(array, asked)).all()
+    assert (find_each(array, array) == np.searchsorted(array, array)).all()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_codes_of_every_shape_are_found_one_by_one_and_together(seed: int) -> None:
+    print(f"seed {seed}")
+    rng = np.random.default_rng(seed)
+    n = 5000
+    shapes = {
+        "even": rng.integers(0, 1 << 64, n, dtype=np.uint64),
+        "dense": np.arange(7, n + 7, dtype=np.uint64),
+        "few": rng.integers(0, 9, n, dtype=np.uint64),
+        "exponential": np.exp2(rng.random(n) * 64).astype(np.uint64),
+        "one far away": np.append(np.arange(n - 1, dtype=np.uint64), np.uint64((1 << 64) - 1)),
+        "floats": np.abs(rng.normal(size=n)).view(np.uint64),
+        "equal": np.full(n, 5, np.uint64),
+    }
+    for name, shape in shapes.items():
+        array = np.sort(shape)
+        keys = np.concatenate([array, array + np.uint64(1), array - np.uint64(1)])
+        wanted = np.searchsorted(array, keys)
+        assert (find_each(array, keys) == wanted).all(), name
+        check_find(array, rng.permutation(keys))
+        check_find(array, np.sort(keys))
