@@ -8,7 +8,7 @@
 The memory is mapped read-only and stays as long as anything looks at it. A snapshot is right for its time for
 ever; only a new one can find the index dropped (`PublicationClosed`) or its writer gone (`WriterGone`).
 
-Does not: speak to a socket, hold compaction back, or wait. What it holds is counted (readers.py).
+Does not: speak to a socket, hold compaction back, or spin. What it holds is counted (readers.py).
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from typing import Any, SupportsIndex
 from shm_arrangements import instance as instances
 from shm_arrangements import readers
 from shm_arrangements.batch import Batch
-from shm_arrangements.discover import id_of_name, newest_first, page_names
+from shm_arrangements.discover import newest_first, not_published, page_names, resolve
 from shm_arrangements.errors import NoSuchInstance, NotSealed, PublicationClosed, WriterGone
 from shm_arrangements.frontier import MAX_TIME, Frontier
 from shm_arrangements.instance import LivenessProbe
-from shm_arrangements.names import HALVES, PageName, collection_id, collection_text
+from shm_arrangements.names import HALVES, PageName, collection_text
 from shm_arrangements.page_layout import PageState, PageStatus
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.snapshot import PublishedTrace, Snapshot, require_readable, snapshot_together
 from shm_arrangements.view import ReadView, Result
+from shm_arrangements.wait import Waited, wait_sealed
 
 _NAME_IT = "name one: Client.connect(..., instance=TOKEN), attach(..., TOKEN); TOKEN is in the READY line"
 
@@ -48,14 +49,14 @@ def attach(id: int | str, instance: str | None = None) -> Attached:
     if not probe.is_alive():
         probe.close()
         raise WriterGone("the instance has ended", instance=token)
-    number = _number(token, id)
+    number = resolve(token, id)
     for name in newest_first(page_names(token, number)):
         try:
             return Attached(name, probe)
         except PublicationClosed:
             continue  # closed, or closing just now: an older incarnation may still be read
     probe.close()
-    raise PublicationClosed("not published", id=collection_text(number), instance=token)
+    raise not_published(token, collection_text(number))
 
 
 class Attached:
@@ -133,6 +134,13 @@ class Attached:
         """`snapshot(at).scan()`."""
         return self.snapshot(at).scan()
 
+    def wait(self, time: SupportsIndex, timeout_s: float | None = None) -> Frontier:
+        """Sleep until the index is sealed beyond `time`; return its upper. Releases the GIL.
+
+        Raises: WaitTimeout, a TimeoutError; PublicationClosed if it is dropped; WriterGone; ValueError.
+        """
+        return wait_all([self], time, timeout_s)[0]
+
     def close(self) -> None:
         """Let go. Views and arrays stay; a new snapshot is PublicationClosed. Idempotent."""
         for trace in (*self._oks, *self._errs):
@@ -150,11 +158,21 @@ class Attached:
     def __repr__(self) -> str:
         return f"Attached({self.id}, incarnation={self.incarnation}, instance={self.instance})"
 
+    def _waited(self) -> Waited:
+        return Waited(self.id, [trace.page for trace in (*self._oks, *self._errs)], self._probe)
+
     def _states(self) -> list[PageState]:
         states = [trace.read() for trace in (*self._oks, *self._errs)]
         if any(state.status is PageStatus.CLOSED for state in states):
             raise PublicationClosed("arrangement was dropped", id=self.id, incarnation=self.incarnation)
         return states
+
+
+def wait_all(
+    indexes: Sequence[Attached], time: SupportsIndex, timeout_s: float | None = None
+) -> list[Frontier]:
+    """`Attached.wait` for all of several indexes, of any instances, once or more often each (BUG10)."""
+    return wait_sealed([index._waited() for index in indexes], time, timeout_s)
 
 
 def _since(parts: Sequence[PageState | Snapshot]) -> Frontier:
@@ -193,12 +211,3 @@ def _only_instance() -> str:
             hint="start a daemon" if not tokens else _NAME_IT,
         )
     return tokens[0]
-
-
-def _number(token: str, id: int | str) -> int:
-    if isinstance(id, int):
-        return collection_id(id)
-    try:
-        return collection_id(id)
-    except ValueError:
-        return collection_id(id_of_name(token, id))

@@ -46,7 +46,7 @@ def _foreign(names: frozenset[str]) -> frozenset[str]:
             for link in links
             if link.startswith("/dev/shm/clusterd.")
         )
-    return frozenset(name for name in names if name.split(".")[1] in tokens)
+    return frozenset(name for name in names if name.startswith("clusterd.") and name.split(".")[1] in tokens)
 
 
 @pytest.fixture(autouse=True)

@@ -112,7 +112,7 @@ def test_ids_may_be_text_or_u64_and_wrong_ones_are_told(held: Instance) -> None:
             assert (read.id, read.incarnation, read.instance) == ("u1", 1, held.token)
     with pytest.raises(PublicationClosed, match="not published"):
         attach("u2", held.token)
-    with pytest.raises(PublicationClosed, match=r"not published \(name=x1.*lists what is published"):
+    with pytest.raises(PublicationClosed, match=r"not published \(id=x1.*lists what is published"):
         attach("x1", held.token)
     with pytest.raises(ValueError, match="not a u64"):
         attach(-1, held.token)
