@@ -58,7 +58,7 @@ _CRC_BYTES: Final = 4
 SLOT_BYTES: Final = (_SLOT.size + CAPACITY * _ENTRY.size + 63) & ~63
 _LOWER_EMPTY, _UPPER_EMPTY, _SINCE_EMPTY = 1, 2, 4
 _COLUMN: Final = struct.Struct("<BBHH")  # type, nullable, scale, bytes of the name
-_COUNTS: Final = struct.Struct("<III")  # columns, key columns, ordered
+_COUNTS: Final = struct.Struct("<IIHH")  # columns, key columns, kind of code, ordered
 
 
 class PageStatus(enum.IntEnum):
@@ -230,8 +230,7 @@ def _frontier(time: int, empty: int) -> Frontier:
 
 
 def _encode_schema(schema: ArrangementSchema) -> bytes:
-    ordered = getattr(schema, "ordered", False)
-    parts = [_COUNTS.pack(len(schema.columns), len(schema.key), ordered)]
+    parts = [_COUNTS.pack(len(schema.columns), len(schema.key), schema.code, schema.ordered)]
     for column in schema.columns:
         _encode_column(column, parts)
     parts.append(struct.pack(f"<{len(schema.key)}I", *schema.key))
@@ -251,16 +250,18 @@ def _encode_column(column: ColumnSpec, parts: list[bytes]) -> None:
 def _decode_schema(image: bytes) -> ArrangementSchema:
     columns: list[ColumnSpec] = []
     try:
-        n_columns, n_key, ordered = _COUNTS.unpack_from(image)
+        n_columns, n_key, code, ordered = _COUNTS.unpack_from(image)
         at = _COUNTS.size
         for _ in range(n_columns):
             column, at = _decode_column(image, at)
             columns.append(column)
         key: Sequence[int] = struct.unpack_from(f"<{n_key}I", image, at)
-        options = {"ordered": True} if ordered else {}
-        return ArrangementSchema(tuple(columns), tuple(key), **options)
+        schema = ArrangementSchema(tuple(columns), tuple(key), ordered=bool(ordered))
     except (struct.error, ValueError) as error:
         raise FormatMismatch("schema that cannot be read", error=str(error)) from error
+    if schema.code != code:
+        raise FormatMismatch("codes of another kind", code=code, ours=schema.code)
+    return schema
 
 
 def _decode_column(image: bytes, at: int) -> tuple[ColumnSpec, int]:

@@ -340,6 +340,8 @@ class TraceWriter:
             if len(batch):
                 self.discard(batch)
                 raise InvariantViolation("updates for no time", upper=self.upper, updates=len(batch))
+            if self._page.state.upper != self._spine.upper:
+                self._publish()  # the turn for the batch before failed
             return
         reached = self.upper
         if told.lower != reached:

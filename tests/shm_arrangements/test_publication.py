@@ -33,7 +33,7 @@ from shm_arrangements.page_layout import (
 )  # fmt: skip
 from shm_arrangements.publication import PageReader, PublicationPage
 from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.types import ColumnSpec, ColumnType
+from shm_arrangements.types import AnyType, ColumnSpec, ColumnType, ListType, RecordType
 
 DEADLINE_S = 20
 SCHEMA = ArrangementSchema(
@@ -217,6 +217,48 @@ def test_a_damaged_slot_is_an_error_and_not_an_answer(held: Instance) -> None:
         PageReader(page.header.page).read()
     assert caught.value.facts["damaged"]
     page.close()
+
+
+names = strategies.text(max_size=8)
+
+
+def columns(types: strategies.SearchStrategy[AnyType]) -> strategies.SearchStrategy[ColumnSpec]:
+    return strategies.builds(ColumnSpec, names, types, strategies.booleans(), strategies.integers(0, 38))
+
+
+any_type: strategies.SearchStrategy[AnyType] = strategies.recursive(
+    strategies.sampled_from(ColumnType),
+    lambda inner: (
+        strategies.builds(ListType, columns(inner))
+        | strategies.builds(RecordType, strategies.lists(columns(inner), max_size=3).map(tuple))
+    ),
+    max_leaves=6,
+)
+
+
+@given(strategies.lists(columns(any_type), max_size=5), strategies.data(), strategies.text(max_size=60))
+def test_a_header_says_the_schema_of_any_types_and_the_name(
+    specs: list[ColumnSpec], data: strategies.DataObject, called: str
+) -> None:
+    places = strategies.permutations(range(len(specs)))
+    key = data.draw(places)[: data.draw(strategies.integers(0, len(specs)))] if specs else ()
+    schema = ArrangementSchema(tuple(specs), tuple(key), ordered=data.draw(strategies.booleans()))
+    page = PageName("0" * 12, 7, 1, "errs", 2)
+    image = encode_header(page, 4, 3, schema, name=called, clock=9, cell=8) + bytes(2 * SLOT_BYTES)
+    header = decode_header(memoryview(image))
+    assert (header.page, header.schema, header.name) == (page, schema, called)
+    assert (header.shards, header.writer, header.clock, header.cell) == (4, 3, 9, 8)
+
+
+def test_a_name_is_at_most_255_bytes(held: Instance) -> None:
+    place = PageName(held.token, 7, 1, "oks")
+    for called in ("x" * 256, "ö" * 128):
+        with pytest.raises(ValueError, match="255 bytes"):
+            PublicationPage.create(place, SCHEMA, as_of=0, writer=3, name=called)
+    page = PublicationPage.create(place, SCHEMA, as_of=0, writer=3, name="ö" * 127)
+    assert PageReader(place).header.name == "ö" * 127
+    page.close()
+    assert not [name for name in os.listdir("/dev/shm") if f"{held.token}.c." in name]
 
 
 frontiers = strategies.one_of(
