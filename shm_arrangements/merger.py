@@ -2,20 +2,26 @@
 
 First it is decided what becomes of each update: sorted runs are walked by code, in place, times advanced to
 `since`, equal (row, time) summed, zero sums dropped; a byte an update is kept of it. Then the size is known,
-memory is allocated once, every byte is moved once to its final place, and for
-shared memory the checksum is added up. Order survives the rounding because max(time, since) is monotone, and
-summing equal neighbours commutes with any split into pieces, so the result is that of a single fold.
+memory is allocated and reserved slice by slice, every byte is moved once to its final place, and for shared
+memory the checksum is added up. Order survives the rounding because max(time, since) is monotone, and summing
+equal neighbours commutes with any split into pieces, so the result is that of a single fold.
 
-Fuel is counted in updates: one for each consumed, two for each written, and one a `_CHECKSUM_BYTES` summed.
+Fuel is counted in updates, about ten nanoseconds each: one for each consumed, and for what is written one for
+each `_RESERVED_BYTES`, `_FILLED_BYTES` (at least one an update), and `_CHECKSUM_BYTES`. A large update or a
+slice of memory may cost more than is given: the rest is a debt, paid before the work goes on, so that no
+sum of fuel buys more than it pays for.
 
 Does not: choose what to merge, or let go of its inputs (spine.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shm_arrangements import layout as layouts
 from shm_arrangements.batch import Batch
@@ -26,34 +32,49 @@ from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.kernels import merge as kernels
 
+MAX_SOURCES: Final = 2
+_FILLED_BYTES: Final = 32
 _CHECKSUM_BYTES: Final = 512
 _PIECE: Final = 8192  # updates replayed at once: their references stay in the cache
+_SPANS: Final = 16  # where a batch is looked at, and for how many updates
+_SPAN: Final = 128
+_WHOLE: Final = np.zeros(1, np.int64)
 _IDLE: Final = np.array([kernels.LAST_CODE], np.uint64)
+_IDLE_ADDRESS: Final = _IDLE.ctypes.data
 
 
 class Merger:
-    """Merges `older` and `newer`; the inputs are only read, and stay valid."""
+    """Merges `batches`, oldest first; they are only read, and stay valid."""
 
-    def __init__(self, older: Batch, newer: Batch, since: Frontier, allocator: Allocator) -> None:
-        """since: not empty; times before it are rounded up to it."""
-        if not older.description.abuts(newer.description):
-            raise InvariantViolation("batches do not abut", older=older, newer=newer)
-        self.older, self.newer = older, newer
-        self._since = Frontier.join(since, Frontier.join(older.description.since, newer.description.since))
+    __slots__ = (
+        "_allocator", "_assembler", "_checksum", "_checksum_at", "_cursor", "_debt", "_diffs", "_filled",
+        "_odds", "_ops", "_replayed", "_result", "_rows", "_scratch", "_since", "_sources", "_state",
+        "_tables", "_text_bytes", "_total", "_words", "_written", "batches",
+    )  # fmt: skip
+
+    def __init__(self, batches: Sequence[Batch], since: Frontier, allocator: Allocator) -> None:
+        """batches: 1 to MAX_SOURCES of them. since: not empty; times before it are rounded up to it."""
+        for older, newer in pairwise(batches):
+            if not older.description.abuts(newer.description):
+                raise InvariantViolation("batches do not abut", older=older, newer=newer)
+        self.batches = tuple(batches)
+        for batch in batches:
+            since = Frontier.join(since, batch.description.since)
+        self._since = since
         self._allocator = allocator
-        batches = (older, newer)
-        self._total = len(older) + len(newer)
+        self._total = total = sum(map(len, batches))
         self._sources = np.array([_source(batch) for batch in batches], np.int64)
-        self._tables = np.stack([batch.table.cells for batch in batches])
+        tables = [batch.table.cells for batch in batches]
+        self._tables = np.concatenate(tables).reshape(len(tables), *tables[0].shape)
         self._state = np.zeros(kernels.STATE_FIELDS, np.int64)
         self._state[kernels.ALIVE] = -1
         self._words = np.zeros(kernels.WORD_FIELDS, np.uint64)
         self._words[kernels.LEAST_TIME] = kernels.LAST_CODE
-        self._ops = np.empty(self._total, np.uint8)
-        self._odds = np.empty(self._total + self._total // 2 + 2, np.int64)
+        self._ops = np.empty(total, np.uint8)
+        self._odds = np.empty(total + total // 2 + 2, np.int64)  # memory is taken when it is touched
         self._scratch = np.empty(kernels.MAX_SOURCES, np.int64)
         self._cursor = np.zeros(kernels.CURSOR_FIELDS, np.int64)
-        self._written: int | None = None  # how many updates the result has, once that is decided
+        self._written = -1  # how many updates the result has, once that is decided
         self._rows = self._diffs = np.empty(0, np.int64)
         self._text_bytes: list[int] = []
         self._replayed = 0
@@ -61,21 +82,23 @@ class Merger:
         self._filled = 0
         self._checksum_at = layouts.CHECKSUM_FROM
         self._checksum = 0
+        self._debt = 0
         self._result: Batch | None = None
 
+    def __len__(self) -> int:
+        """The updates of all inputs."""
+        return self._total
+
     def remaining(self) -> int:
-        """Upper bound of the fuel still needed."""
+        """Upper bound of the fuel still needed, about."""
         if self._result is not None:
             return 0
         if self._assembler is None:
-            nbytes = self.older.nbytes + self.newer.nbytes
-            if self._written is None:
-                left = self._total - int(self._state[kernels.CONSUMED]) + 2 * self._total
-            else:
-                left = 2 * self._written - self._replayed
-            return left + nbytes // _CHECKSUM_BYTES + 2
-        left = len(self._rows) - self._filled
-        return left + (self._assembler.nbytes - self._checksum_at) // _CHECKSUM_BYTES + 1
+            nbytes = sum(batch.nbytes for batch in self.batches)
+            left = self._total - int(self._state[kernels.CONSUMED]) + self._total
+            return self._debt + left + nbytes // _FILLED_BYTES + nbytes // _CHECKSUM_BYTES + 2
+        left = (self._written - self._filled) * self._row_fuel
+        return self._debt + left + (self._assembler.nbytes - self._checksum_at) // _CHECKSUM_BYTES + 1
 
     def work(self, fuel_updates: int) -> int:
         """Do at most `fuel_updates` of work; returns what was used. `result` is there when done.
@@ -84,18 +107,25 @@ class Merger:
         """
         fuel = fuel_updates
         while fuel > 0 and self._result is None:
-            if self._written is None:
-                fuel -= self._decide(fuel)
+            if self._debt > 0:
+                paid = min(self._debt, fuel)
+                self._debt -= paid
+                fuel -= paid
+                continue
+            if self._written < 0:
+                used = self._decide(fuel)
             elif self._assembler is None:
-                fuel -= self._replay(fuel)
+                used = self._replay(fuel)
             elif self._filled < self._written:
-                fuel -= self._fill(fuel)
+                used = self._fill(fuel)
             else:
-                fuel -= self._finish(fuel)
+                used = self._finish(fuel)
+            self._debt = max(used - fuel, 0)
+            fuel = max(fuel - used, 0)
         return fuel_updates - fuel
 
     def result(self) -> Batch | None:
-        """The merged batch, once done; its description covers both inputs as they were given."""
+        """The merged batch, once done; its description covers the inputs as they were given."""
         return self._result
 
     def abandon(self) -> None:
@@ -106,44 +136,50 @@ class Merger:
     def _decide(self, fuel: int) -> int:
         state = self._state
         done: int = kernels.merge_sources(
-            self._sources, self._tables, len(self.older.columns), np.uint64(self._since.time), fuel,
-            _IDLE.ctypes.data, state, self._words, self._ops, self._odds, self._scratch,
+            self._sources, self._tables, len(self.batches[0].columns), np.uint64(self._since.time), fuel,
+            _IDLE_ADDRESS, state, self._words, self._ops, self._odds, self._scratch,
         )  # fmt: skip
         if state[kernels.ALIVE] == 0:
             self._written = int(state[kernels.WRITTEN])
             if self._written == 0:
-                self._result = Batch.empty(self.older.schema, self._description())
+                self._result = Batch.empty(self.batches[0].schema, self._description())
             self._rows = np.empty(self._written, np.int64)
             self._diffs = np.empty(self._written, np.int64)
-            self._text_bytes = [0] * len(self.older.schema.stored_image.text_columns)
+            self._text_bytes = [0] * len(self.batches[0].schema.stored_image.text_columns)
         return max(done, 1)
 
     def _replay(self, fuel: int) -> int:
-        assert self._written is not None
         lo, hi = self._replayed, min(self._replayed + min(fuel, _PIECE), self._written)
         rows = self._rows[lo:hi]
         kernels.replay_merge(self._sources, self._ops, self._odds, self._cursor, rows, self._diffs[lo:hi])
+        first, second = self.batches[0], self.batches[-1]
         if self._text_bytes:
-            for i, size in enumerate(text_bytes_of(self.older, self.newer, rows)):
+            for i, size in enumerate(text_bytes_of(first, second, rows)):
                 self._text_bytes[i] += size
         self._replayed = hi
         if hi == self._written:
             self._assembler = Assembler(
-                self.older.schema, self.older, self.newer, self._rows, self._diffs, self._text_bytes,
+                first.schema, first, second, self._rows, self._diffs, self._text_bytes,
                 self._since.time, self._allocator,
             )  # fmt: skip
         return max(hi - lo, 1)
 
+    @property
+    def _row_fuel(self) -> int:
+        """What it costs to fill in an update."""
+        assert self._assembler is not None
+        return max(self._assembler.nbytes // self._written // _FILLED_BYTES, 1)
+
     def _fill(self, fuel: int) -> int:
         assert self._assembler is not None
-        assert self._written is not None
-        end = min(self._filled + fuel, self._written)
+        each = self._row_fuel
+        end = min(self._filled + max(fuel // each, 1), self._written)
         piece = end - self._filled
         self._assembler.fill(self._filled, end)
         self._filled = end
         if end == self._written:
             self._assembler.write_header(self._description())
-        return piece
+        return piece * each
 
     def _finish(self, fuel: int) -> int:
         assert self._assembler is not None
@@ -158,15 +194,40 @@ class Merger:
         return -(-(end - start) // _CHECKSUM_BYTES)
 
     def _description(self) -> Description:
-        both = self.older.description.through(self.newer.description)
-        return Description(both.lower, both.upper, self._since)
+        first, last = self.batches[0].description, self.batches[-1].description
+        return Description(first.lower, last.upper, self._since)
+
+
+def share_saved(batch: Batch, since: Frontier) -> float:
+    """How much of a batch's bytes would be saved, about, if it were merged with nothing; 0 to 1.
+
+    Some hundreds of neighbours are looked at for whether they would be summed up, all over the batch.
+    """
+    rows = len(batch)
+    starts = (
+        np.linspace(0, max(rows - _SPAN, 0), _SPANS).astype(np.int64) if rows > _SPANS * _SPAN else _WHOLE
+    )
+    span = _SPAN if len(starts) > 1 else rows
+    source = np.array(_source(batch), np.int64)
+    time = np.uint64(since.time)
+    folded = kernels.count_folded(source, batch.table.cells, len(batch.columns), time, starts, span)
+    share = folded / min(rows, len(starts) * span)
+    upper = batch.description.upper
+    if len(batch.time_cells) > 1 and not upper.is_empty and upper.time <= since.time + 1:
+        share += (1 - share) * batch.time_cells.nbytes / batch.nbytes  # one time stands for all then
+    return float(share)
 
 
 def _source(batch: Batch) -> tuple[int, ...]:
     """A row of what kernels read."""
     times, diffs = batch.time_cells, batch.diff_cells
     return (
-        batch.codes.ctypes.data, len(batch),
-        times.ctypes.data, 8 if len(times) > 1 else 0,
-        diffs.ctypes.data, 8 if len(diffs) > 1 else 0,
+        _address(batch.codes), len(batch),
+        _address(times), 8 if len(times) > 1 else 0,
+        _address(diffs), 8 if len(diffs) > 1 else 0,
     )  # fmt: skip
+
+
+def _address(array: NDArray[np.uint64] | NDArray[np.int64]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address

@@ -1,19 +1,21 @@
 """Spine: the chain of batches of one arrangement shard, kept short and small by merging a little at a time.
 
-Neighbours are merged when the older is less than twice the newer, so sizes fall by halves along the chain,
-there are at most about two batches a level (a merge in progress shows both its inputs), and the chain is as
-long as the logarithm of the updates. Each insertion pays `_FUEL_PER_UPDATE` for each of its updates to
-every merge in progress. A merge of s updates costs under 3.5 s, so it is over before s / 2 updates have
-followed it: before anything behind it has grown to half its size. Hence merges never pile up, and inserting
-costs a constant times the logarithm an update, amortized.
+A batch is merged with up to `MAX_SOURCES` - 1 that follow it when these outweigh it: `_EAGER` times their
+weight is more than its own. So sizes fall along the chain, an update moves into a batch `MAX_SOURCES` times
+as large each time it is written, and both the chain and the times an update is written grow as the logarithm
+of the updates. A retraction weighs more than its row (`_RETRACTED`), for it promises to cancel another: where
+updates replace each other, what is dead stays within half of what lives.
 
-No call does more than its fuel, and an insertion pays at most `_INSERT_FUEL_LIMIT` in all, smallest merges
-first, so that what is put off is the largest and the chain grows by few batches for it. Who inserts large
-batches without pause exerts in between; only a chain of `MAX_BATCHES` is shortened at once.
+A merge of little is done at once. Every insertion pays to a larger one as its own size is to the merge's,
+`_PACE`-fold: so the merge is over before as many updates as a part in `_PACE` of it have followed, and before
+these can be due to be merged with its result. Hence merges never pile up, and inserting costs a constant
+times the logarithm an update, amortized. No call does more than its fuel, and an insertion pays at most
+`_INSERT_FUEL_LIMIT` in all, smallest merges first: what is put off is the largest, for which the chain grows
+by few batches. Only a chain of `MAX_BATCHES` is shortened whatever it costs.
 
-Merging rounds times up to `since` and drops what cancels: with `since` following, the updates kept are at
-most a few times those needed to tell the present apart. An empty batch only extends the description of its
-neighbour, so time passing costs no memory.
+Merging rounds times up to `since` and drops what cancels. A batch that nothing follows is rewritten by
+itself, when exerted, once `since` has passed so many of its times that it is worth it. An empty batch only
+extends the description of its neighbour, so time passing costs no memory.
 
 Does not: publish, unlink, or read a clock. `drain_retired` says what was superseded; whoever holds a batch
 keeps it.
@@ -22,8 +24,9 @@ keeps it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
+
+import numpy as np
 
 from shm_arrangements import failpoints
 from shm_arrangements.batch import Batch
@@ -31,15 +34,19 @@ from shm_arrangements.contracts import Allocator
 from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
-from shm_arrangements.merger import Merger
+from shm_arrangements.merger import MAX_SOURCES, Merger, share_saved
 from shm_arrangements.schema import ArrangementSchema
 
 MAX_BATCHES: Final = 48  # shown at once; a publication page has room for 64
-_FUEL_PER_UPDATE: Final = 8
-_LEAST_FUEL: Final = 256  # an insertion of one update: less would cost more in calls than in work
-_INSERT_FUEL_LIMIT: Final = 250_000  # tens of milliseconds, so that an insertion stays within a chunk (R11)
-_RATIO: Final = 2
-_IDLE_RATIO: Final = 8  # exerted without input, merging goes on until the chain is this steep
+_SMALL_FUEL: Final = 16384  # a merge that costs no more is done at once
+_EAGER: Final = 2.0
+_IDLE_EAGER: Final = 8.0  # exerted without input, merging goes on until the chain is this steep
+_RETRACTED: Final = 6  # what a retraction weighs beside the row it is
+_PACE: Final = 4
+_LEAST_FUEL: Final = 1024  # for less, calling costs more than working
+_INSERT_FUEL_LIMIT: Final = 200_000  # about two milliseconds
+_WORTH: Final = 0.2  # of a batch's bytes that rewriting it must save
+_LOOK_FUEL: Final = 2048  # what it costs to estimate that
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +60,35 @@ class SpineStatistics:
     merged_updates: int
 
 
-class _Merge:
-    """Two neighbours on their way to become one; both are shown until then."""
+class _Link:
+    """A batch of the chain; or, with a merger, neighbours on their way to become one, shown until then.
 
-    __slots__ = ("merger", "newer", "older")
+    weight: of a batch at rest. looked: the since up to which it is known that rewriting it is not worth it.
+    cost: all the fuel that the merge takes, about.
+    """
 
-    def __init__(self, older: Batch, newer: Batch, merger: Merger) -> None:
-        self.older, self.newer, self.merger = older, newer, merger
+    __slots__ = ("cost", "looked", "merger", "parts", "weight")
+
+    def __init__(self, parts: list[Batch], merger: Merger | None = None) -> None:
+        self.parts = parts
+        self.merger = merger
+        self.looked = Frontier.minimum()
+        if merger is None:
+            self.weight, self.cost = _weight(parts[0]), 0
+        else:
+            self.weight, self.cost = 0, merger.remaining()
 
     @property
-    def description(self) -> Description:
-        return self.older.description.through(self.newer.description)
+    def lower(self) -> Frontier:
+        return self.parts[0].description.lower
 
-    def __len__(self) -> int:
-        return len(self.older) + len(self.newer)
+    @property
+    def upper(self) -> Frontier:
+        return self.parts[-1].description.upper
+
+    @property
+    def updates(self) -> int:
+        return sum(map(len, self.parts))
 
 
 class Spine:
@@ -84,7 +106,7 @@ class Spine:
         self._allocator = allocator
         self._since = self._upper = Frontier.minimum()
         self._physical = Frontier.empty() if physical is None else physical
-        self._chain: list[Batch | _Merge] = []
+        self._chain: list[_Link] = []
         self._shown: tuple[Batch, ...] | None = ()
         self._retired: list[Batch] = []
         self._merged_updates = 0
@@ -98,12 +120,9 @@ class Spine:
         return self._upper
 
     def batches(self) -> tuple[Batch, ...]:
-        """The chain, oldest first; a merge in progress shows its two inputs."""
+        """The chain, oldest first; a merge in progress shows its inputs."""
         if self._shown is None:
-            shown: list[Batch] = []
-            for link in self._chain:
-                shown.extend((link.older, link.newer) if isinstance(link, _Merge) else (link,))
-            self._shown = tuple(shown)
+            self._shown = tuple(batch for link in self._chain for batch in link.parts)
         return self._shown
 
     def insert(self, batch: Batch) -> None:
@@ -125,8 +144,8 @@ class Spine:
             batch = Batch.empty(self.schema, batch.description)
         self._append(batch)
         if len(batch):
-            self._begin(_RATIO)
-            self._pay(max(len(batch) * _FUEL_PER_UPDATE, _LEAST_FUEL))
+            self._begin()
+            self._pay(len(batch))
         self._shorten()
 
     def exert(self, fuel_updates: int) -> bool:
@@ -136,14 +155,17 @@ class Spine:
         """
         while True:
             merges = self._merges()
-            if not merges:
-                self._begin(_IDLE_RATIO, most=1)
-                merges = self._merges()
-            if not merges:
-                return False
+            if not merges and not self._begin(_IDLE_EAGER, most=1):
+                link = self._not_looked_at()
+                if link is None:
+                    return False
+                if fuel_updates <= 0:
+                    return True
+                fuel_updates -= self._look_at(link)
+                continue
             if fuel_updates <= 0:
                 return True
-            fuel_updates -= self._work(merges[0], fuel_updates)
+            fuel_updates -= self._work((merges or self._merges())[0], fuel_updates)
 
     def set_logical_compaction(self, frontier: Frontier) -> None:
         """Make `frontier` the since: reads before it are given up, for good. Empty: all reads are.
@@ -162,7 +184,7 @@ class Spine:
         Raises: InvariantViolation if it regresses.
         """
         if not self._physical.precedes_or_equal(frontier):
-            raise InvariantViolation("physical compaction regresses", physical=self._physical, given=frontier)
+            raise InvariantViolation("physical compaction regresses", at=self._physical, given=frontier)
         self._physical = frontier
 
     def drain_retired(self) -> list[Batch]:
@@ -177,30 +199,24 @@ class Spine:
         """
         if len(old) != len(new) or old.description != new.description:
             raise InvariantViolation("replaced by another batch", old=old, new=new)
-        for at, link in enumerate(self._chain):
-            if link is old:
-                self._chain[at] = new
-            elif isinstance(link, _Merge) and link.older is old:
-                link.older = new
-            elif isinstance(link, _Merge) and link.newer is old:
-                link.newer = new
-            else:
-                continue
-            self._retired.append(old)
-            self._shown = None
-            return
+        for link in self._chain:
+            for at, part in enumerate(link.parts):
+                if part is old:
+                    link.parts[at] = new
+                    self._retired.append(old)
+                    self._shown = None
+                    return
         raise InvariantViolation("batch to be replaced is not shown", old=old)
 
     def close(self) -> None:
         """Let go of all updates, and of memory for merges in progress; the chain becomes one empty batch."""
         for link in self._chain:
-            if isinstance(link, _Merge):
+            if link.merger is not None:
                 link.merger.abandon()
         self._retired += [batch for batch in self.batches() if len(batch)]
         if self._chain:
-            lower = self._chain[0].description.lower
-            description = Description(lower, self._upper, self._since)
-            self._chain = [Batch.empty(self.schema, description)]
+            description = Description(self._chain[0].lower, self._upper, self._since)
+            self._chain = [_Link([Batch.empty(self.schema, description)])]
         self._shown = None
 
     def statistics(self) -> SpineStatistics:
@@ -209,7 +225,7 @@ class Spine:
             len(batches),
             sum(map(len, batches)),
             sum(batch.nbytes for batch in batches),
-            sum(isinstance(link, _Merge) for link in self._chain),
+            sum(link.merger is not None for link in self._chain),
             self._merged_updates,
         )
 
@@ -225,110 +241,160 @@ class Spine:
             batch.validate_state()
         assert at == self._upper, f"chain ends at {at}, not at {self._upper}"
 
-    def _may_merge(self, newer: Description) -> bool:
-        return newer.upper.precedes_or_equal(self._physical)
+    def _may_merge(self, newer: _Link | Batch) -> bool:
+        """Whether it may be merged with what is older."""
+        upper = newer.upper if isinstance(newer, _Link) else newer.description.upper
+        return upper.precedes_or_equal(self._physical)
 
     def _append(self, batch: Batch) -> None:
         """Append, unless the batch or the end of the chain is empty and only a description need grow."""
-        if self._chain and self._may_merge(batch.description):
+        if self._chain and self._may_merge(batch):
             last = self._chain[-1]
             if len(batch) == 0:
-                self._extend(len(self._chain) - 1, batch.description.upper)
+                self._extend(last, batch.description.upper)
                 return
-            if isinstance(last, Batch) and len(last) == 0:
-                self._chain[-1] = batch.with_description(_from(last.description.lower, batch.description))
-                return
-        self._chain.append(batch)
+            if last.updates == 0:
+                batch = batch.with_description(_from(last.lower, batch.description))
+                self._chain.pop()
+        self._chain.append(_Link([batch]))
 
-    def _extend(self, at: int, upper: Frontier) -> None:
-        link = self._chain[at]
-        last = link.newer if isinstance(link, _Merge) else link
-        description = Description(last.description.lower, upper, last.description.since)
-        if isinstance(link, _Merge):
-            link.newer = link.newer.with_description(description)
-        else:
-            self._chain[at] = link.with_description(description)
+    def _extend(self, link: _Link, upper: Frontier) -> None:
+        last = link.parts[-1]
+        told = last.description
+        link.parts[-1] = last.with_description(Description(told.lower, upper, told.since))
         self._shown = None
-
-    def _begin(self, ratio: int, most: int | None = None) -> None:
-        """Begin the merges that are due, smallest first; empty batches are absorbed before."""
-        self._absorb()
-        while most != 0:
-            due = [
-                (len(older) + len(newer), at)
-                for at, (older, newer) in enumerate(pairwise(self._chain))
-                if isinstance(older, Batch)
-                and isinstance(newer, Batch)
-                and len(older) < ratio * len(newer)
-                and self._may_merge(newer.description)
-            ]
-            if not due:
-                return
-            _, at = min(due)
-            older, newer = self._chain[at], self._chain[at + 1]
-            assert isinstance(older, Batch)
-            assert isinstance(newer, Batch)
-            merger = Merger(older, newer, self._since, self._allocator)
-            self._chain[at : at + 2] = [_Merge(older, newer, merger)]
-            most = None if most is None else most - 1
 
     def _absorb(self) -> None:
         """Let empty batches become part of a neighbour's description."""
         for at in range(len(self._chain) - 2, -1, -1):
             older, newer = self._chain[at], self._chain[at + 1]
-            if not self._may_merge(newer.description):
+            if (older.updates and newer.updates) or not self._may_merge(newer):
                 continue
-            if len(newer) == 0:
-                self._extend(at, newer.description.upper)
+            if newer.updates == 0:
+                self._extend(older, newer.upper)
                 del self._chain[at + 1]
-            elif len(older) == 0 and isinstance(newer, Batch):
-                joined = _from(older.description.lower, newer.description)
-                self._chain[at : at + 2] = [newer.with_description(joined)]
+            else:
+                first = newer.parts[0]
+                newer.parts[0] = first.with_description(_from(older.lower, first.description))
                 self._shown = None
+                del self._chain[at]
 
-    def _pay(self, fuel: int) -> None:
-        """Give `fuel` to every merge in progress, smallest first, and to those that begin thereby."""
+    def _begin(self, eager: float = _EAGER, most: int | None = None) -> bool:
+        """Begin the merges that are due, smallest first, `most` of them; whether there was one."""
+        self._absorb()
+        begun = 0
+        while begun != most:
+            due = self._due(eager)
+            if due is None:
+                break
+            lo, hi = due
+            parts = [part for link in self._chain[lo:hi] for part in link.parts]
+            self._chain[lo:hi] = [_Link(parts, Merger(parts, self._since, self._allocator))]
+            begun += 1
+        return begun > 0
+
+    def _due(self, eager: float) -> tuple[int, int] | None:
+        """Where in the chain the smallest merge is that is due; None if there is none."""
+        chain = self._chain
+        least, found = 0, None
+        for lo, older in enumerate(chain):
+            if older.merger is not None:
+                continue
+            newer, updates, hi = 0, len(older.parts[0]), lo + 1
+            while (
+                hi < len(chain)
+                and hi - lo < MAX_SOURCES
+                and chain[hi].merger is None
+                and self._may_merge(chain[hi])
+            ):
+                newer += chain[hi].weight
+                updates += len(chain[hi].parts[0])
+                hi += 1
+            if hi > lo + 1 and older.weight < eager * newer and (found is None or updates < least):
+                least, found = updates, (lo, hi)
+        return found
+
+    def _not_looked_at(self) -> _Link | None:
+        """A batch at rest with several times, some of which since has passed after it was last looked at."""
+        for link in self._chain:
+            batch = link.parts[0]
+            told = batch.description
+            known = Frontier.join(told.since, link.looked)
+            if (
+                link.merger is None
+                and len(batch.time_cells) > 1
+                and known.precedes(self._since)
+                and known.precedes(told.upper)
+            ):
+                return link
+        return None
+
+    def _look_at(self, link: _Link) -> int:
+        """Rewrite a batch if it is worth it; returns the fuel spent on finding out."""
+        link.looked = self._since
+        batch = link.parts[0]
+        if share_saved(batch, self._since) >= _WORTH:
+            at = self._chain.index(link)
+            self._chain[at] = _Link(link.parts, Merger(link.parts, self._since, self._allocator))
+        return _LOOK_FUEL
+
+    def _pay(self, updates: int) -> None:
+        """Give every merge in progress its share of an insertion, and those that begin thereby."""
         budget = _INSERT_FUEL_LIMIT
-        paid: list[_Merge] = []
+        paid: list[_Link] = []
         while budget > 0:
             unpaid = [link for link in self._merges() if link not in paid]
             if not unpaid:
                 return
-            paid.append(unpaid[0])
-            budget -= self._work(unpaid[0], min(fuel, budget))
+            link = unpaid[0]
+            paid.append(link)
+            due = budget
+            if link.cost > _SMALL_FUEL:
+                due = max(_PACE * updates * link.cost // link.updates, _LEAST_FUEL)
+            budget -= self._work(link, min(due, budget))
 
-    def _merges(self) -> list[_Merge]:
+    def _merges(self) -> list[_Link]:
         """The merges in progress, the one that needs least first."""
-        merges = [link for link in self._chain if isinstance(link, _Merge)]
-        return sorted(merges, key=lambda link: link.merger.remaining())
+        merges = [link for link in self._chain if link.merger is not None]
+        if len(merges) > 1:
+            merges.sort(key=_remaining)
+        return merges
 
-    def _work(self, link: _Merge, fuel: int) -> int:
+    def _work(self, link: _Link, fuel: int) -> int:
         """Spend at most `fuel` on a merge; returns what was spent. If it is done, begin what is then due."""
+        assert link.merger is not None
         failpoints.hit("spine.merge")
         used = link.merger.work(fuel)
         self._merged_updates += used
         result = link.merger.result()
         if result is not None:
             # The description may have grown while the merge was on its way.
-            both = link.description
-            description = Description(both.lower, both.upper, result.description.since)
-            self._chain[self._chain.index(link)] = result.with_description(description)
-            self._retired += (link.older, link.newer)
+            description = Description(link.lower, link.upper, result.description.since)
+            self._chain[self._chain.index(link)] = _Link([result.with_description(description)])
+            self._retired += link.parts
             self._shown = None
-            self._begin(_RATIO)
+            self._begin()
         return used
 
     def _shorten(self) -> None:
         """Keep the chain within what a page can show, whatever it costs."""
         while len(self.batches()) > MAX_BATCHES:
-            merges = self._merges()
-            if not merges:
-                self._begin(MAX_BATCHES, most=1)
-                merges = self._merges()
-            if not merges:
+            if not self._merges() and not self._begin(MAX_BATCHES, most=1):
                 return  # physical compaction forbids it
-            self._work(merges[0], _INSERT_FUEL_LIMIT)
+            self._work(self._merges()[0], _INSERT_FUEL_LIMIT)
 
 
 def _from(lower: Frontier, description: Description) -> Description:
     return Description(lower, description.upper, description.since)
+
+
+def _remaining(link: _Link) -> int:
+    return 0 if link.merger is None else link.merger.remaining()
+
+
+def _weight(batch: Batch) -> int:
+    """How much a batch counts when it is decided what to merge."""
+    diffs = batch.diff_cells
+    if len(diffs) == 1:
+        return len(batch) * (1 if diffs[0] > 0 else 1 + _RETRACTED)
+    return len(batch) + _RETRACTED * int(np.count_nonzero(diffs < 0))

@@ -120,12 +120,11 @@ class Arranger:
         """Put the last two runs together; the result covers `description`."""
         newer, older = self._runs.pop(), self._runs.pop()
         lower, since = description.lower, description.since
-        merger = Merger(
+        parts = (
             older.with_description(Description(lower, lower, since)),
             newer.with_description(description),
-            since,
-            allocator,
         )
+        merger = Merger(parts, since, allocator)
         try:
             merger.work(_FUEL)
             while merger.result() is None:

@@ -1,7 +1,4 @@
-"""Folding sorted rows: sums of equal neighbours, and merges of sorted runs.
-
-Sums of diffs are kept in two 32-bit halves, so that only the total counts, whatever the order of adding. A
-total beyond 64 bits stays in parts where a batch is made (batch.py), and is an error where rows are read.
+"""Merging sorted runs, of batches and of one order.
 
 A merge of batches goes through them twice: `merge_sources` decides, a byte an update, what becomes of each,
 and `replay_merge` says it again as references, when it is known how much room all of it takes. Both go on
@@ -15,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from shm_arrangements.kernels.cells import compare_cells, load_i64, load_u64
+from shm_arrangements.kernels.accumulate import LEAST_HIGH, LOW32, MOST_HIGH, write_parts
+from shm_arrangements.kernels.cells import TABLE, compare_cells, load_i64, load_u64
 from shm_arrangements.kernels.jit import (
     I64,
     OUT_I64,
@@ -35,72 +33,6 @@ from shm_arrangements.kernels.rows import I64_2D, compare_rows
 TABLES = read(types.int64, 3)
 LAST_CODE: Final = (1 << 64) - 1
 _MOST: Final = np.uint64(LAST_CODE)
-
-_LOW32 = 0xFFFFFFFF
-_MOST_HIGH = 0x7FFFFFFF  # the high half of 2^63 - 1
-_LEAST_HIGH = -0x80000000  # of -2^63
-
-
-@inner
-def _write_parts(high: int, low: int, sums: Any, at: int) -> int:
-    """Write a sum of k diffs from `at` on: nothing if zero, as up to k parts if beyond 64 bits.
-
-    low: within 32 bits. Returns where the next goes. All parts but the last are 2^63 - 1 or -2^63.
-    """
-    while high > _MOST_HIGH:
-        sums[at] = (_MOST_HIGH << 32) | _LOW32
-        at += 1
-        low -= _LOW32
-        high -= _MOST_HIGH
-        if low < 0:
-            low += _LOW32 + 1
-            high -= 1
-    while high < _LEAST_HIGH:
-        sums[at] = _LEAST_HIGH << 32
-        at += 1
-        high -= _LEAST_HIGH
-    if high != 0 or low != 0:
-        sums[at] = (high << 32) | low
-        at += 1
-    return at
-
-
-@kernel(U64_2D, U8, I64_2D, I64_2D, U8, U64, I64, I64, i64, OUT_I64, OUT_I64)
-def consolidate(
-    lanes: Any, kinds: Any, lo: Any, hi: Any, text: Any, times: Any, diffs: Any,
-    order: Any, split: int, out_rows: Any, out_diffs: Any,
-) -> int:  # fmt: skip
-    """Sum the diffs of neighbours in `order` with equal row and time; drop zero sums.
-
-    times: (rows,), or empty to sum over all times. out_rows gets the first row of each sum.
-    split: 1 writes a sum beyond 64 bits in parts; 0 refuses it.
-    Returns how many were written, or -1 if a sum was refused. out_rows may be `order` itself.
-    """
-    kept = 0
-    k = 0
-    n = order.shape[0]
-    while k < n:
-        row = order[k]
-        high, low = diffs[row] >> 32, diffs[row] & _LOW32
-        k += 1
-        while (
-            k < n
-            and (times.shape[0] == 0 or times[order[k]] == times[row])
-            and compare_rows(lanes, lo, hi, text, row, lanes, lo, hi, text, order[k], kinds, 0, 0) == 0
-        ):
-            diff = diffs[order[k]]
-            high += diff >> 32
-            low += diff & _LOW32
-            k += 1
-        high += low >> 32
-        low &= _LOW32
-        if split == 0 and (high < _LEAST_HIGH or high > _MOST_HIGH):
-            return -1
-        end = _write_parts(high, low, out_diffs, kept)
-        for at in range(kept, end):
-            out_rows[at] = row
-        kept = end
-    return kept
 
 
 # What a merge reads: a row a source. Codes, times and diffs are found at address + step * row; a step of 0 is
@@ -144,7 +76,7 @@ def _diff_of(sources: Any, source: Any, row: Any) -> Any:
 def _open(source: Any, row: Any, at: Any, code: Any, time: Any, diff: Any, state: Any, words: Any) -> None:
     """Let an update be the open one: the next may be added to it."""
     state[OPEN], state[SOURCE], state[ROW], state[OP], state[OWN_DIFF] = 1, source, row, at, diff
-    state[HIGH], state[LOW] = diff >> 32, diff & _LOW32
+    state[HIGH], state[LOW] = diff >> 32, diff & LOW32
     words[OPEN_CODE], words[OPEN_TIME] = code, time
 
 
@@ -152,13 +84,13 @@ def _open(source: Any, row: Any, at: Any, code: Any, time: Any, diff: Any, state
 def _write_open(state: Any, ops: Any, odds: Any) -> None:
     """Write the open update anew, whose sum has changed."""
     high = state[HIGH] + (state[LOW] >> 32)
-    low = state[LOW] & _LOW32
+    low = state[LOW] & LOW32
     state[HIGH], state[LOW] = high, low
     first = state[ODDS_BEFORE]
     at, source = state[OP], state[SOURCE]
     written, not_one, end = np.int64(0), np.int64(0), first
-    if high < _LEAST_HIGH or high > _MOST_HIGH:
-        end = _write_parts(high, low, odds, first + 1)
+    if high < LEAST_HIGH or high > MOST_HIGH:
+        end = write_parts(high, low, odds, first + 1)
         written = end - first - 1
         odds[first], not_one = written, np.int64(1)
         ops[at] = source | PARTS
@@ -320,7 +252,7 @@ def _take_one(
         and compare_cells(tables[state[SOURCE]], state[ROW], tables[source], row, 0, columns) == 0
     ):
         state[HIGH] += diff >> 32
-        state[LOW] += diff & _LOW32
+        state[LOW] += diff & LOW32
         ops[at] = source
         _write_open(state, ops, odds)
     else:
@@ -375,7 +307,8 @@ def merge_sources(
         for slot in range(1, state[ALIVE]):
             bound = min(bound, max(low, words[HEADS + slot]))
             low = min(low, words[HEADS + slot])
-        if (state[ALIVE] > 1 and low == bound) or (state[OPEN] != 0 and low == words[OPEN_CODE]):
+        # A lone source whose code is the greatest there is, looks like one of a code shared: one by one, too.
+        if low == bound or (state[OPEN] != 0 and low == words[OPEN_CODE]):
             slot = _least_slot(sources, tables, columns, since, low, state, words)
             _take_one(sources, tables, columns, since, slot, state, words, ops, odds)
         else:
@@ -386,6 +319,25 @@ def merge_sources(
             _count_distinct(sources, since, before, state[CONSUMED], state, words, ops, firsts)
         _drop_ended(sources, state, words)
     return state[CONSUMED] - begin  # type: ignore[no-any-return]
+
+
+@kernel(I64, TABLE, i64, u64, I64, i64)
+def count_folded(source: Any, table: Any, columns: int, since: Any, starts: Any, span: int) -> int:
+    """How many updates of a source are the row and time of the one before them, times advanced to `since`.
+
+    source (SOURCE_FIELDS,), table: its `columns`. Only rows starts[k] to starts[k] + span are looked at.
+    """
+    count = np.int64(0)
+    codes, times, step = source[CODES], source[TIMES], source[TIME_STEP]
+    for start in starts:
+        for row in range(max(start, 1), min(start + span, source[ROWS])):
+            if (
+                load_u64(codes + 8 * row) == load_u64(codes + 8 * row - 8)
+                and max(load_u64(times + step * row), since) == max(load_u64(times + step * (row - 1)), since)
+                and compare_cells(table, row - 1, table, row, 0, columns) == 0
+            ):
+                count += 1
+    return count  # type: ignore[return-value]
 
 
 # Where the writing of a merge is: the next op, the next entry of `odds`, how many parts of a sum are due yet;

@@ -89,8 +89,8 @@ def test_a_merge_is_the_fold_of_both_whatever_the_pieces(
     history: strategies.History, since: int, fuel: int
 ) -> None:
     older, newer = two_batches(history)
-    piecewise = run(Merger(older, newer, Frontier.at(since), Scarce(0)), fuel)
-    whole = run(Merger(older, newer, Frontier.at(since), Scarce(0)), 1 << 40)
+    piecewise = run(Merger((older, newer), Frontier.at(since), Scarce(0)), fuel)
+    whole = run(Merger((older, newer), Frontier.at(since), Scarce(0)), 1 << 40)
     piecewise.validate_state()
     assert piecewise.checksum_holds()
     assert piecewise.description == Description(
@@ -126,10 +126,10 @@ def large(n: int = 20_000) -> tuple[Batch, Batch]:
 @pytest.mark.parametrize("fuel", [999, 1 << 40])
 def test_slices_beyond_one_encoding_join_seamlessly(fuel: int) -> None:
     older, newer = large()
-    apart = run(Merger(older, newer, Frontier.at(0), HeapAllocator()), fuel)
+    apart = run(Merger((older, newer), Frontier.at(0), HeapAllocator()), fuel)
     assert len(apart) == 40_000
     apart.validate_state()
-    together = run(Merger(older, newer, Frontier.at(1), HeapAllocator()), fuel)
+    together = run(Merger((older, newer), Frontier.at(1), HeapAllocator()), fuel)
     assert len(together) == 20_000
     assert (together.diffs == 2).all()
     together.validate_state()
@@ -138,7 +138,7 @@ def test_slices_beyond_one_encoding_join_seamlessly(fuel: int) -> None:
 def test_a_merge_that_finds_no_memory_goes_on_when_there_is() -> None:
     older, newer = large(100)
     allocator = Scarce(2)
-    merger = Merger(older, newer, Frontier.at(1), allocator)
+    merger = Merger((older, newer), Frontier.at(1), allocator)
     for _ in range(2):
         with pytest.raises(ShmExhausted):
             merger.work(1 << 40)
@@ -152,7 +152,7 @@ def test_a_merge_that_finds_no_memory_goes_on_when_there_is() -> None:
 def test_an_abandoned_merge_gives_its_memory_back() -> None:
     older, newer = large(100)
     allocator = Scarce(0)
-    merger = Merger(older, newer, Frontier.at(1), allocator)
+    merger = Merger((older, newer), Frontier.at(1), allocator)
     while not allocator.lent:
         merger.work(10)
     assert merger.result() is None
@@ -163,4 +163,21 @@ def test_an_abandoned_merge_gives_its_memory_back() -> None:
 def test_batches_that_do_not_abut_are_not_merged() -> None:
     older, newer = large(3)
     with pytest.raises(InvariantViolation, match="abut"):
-        Merger(newer, older, Frontier.at(0), HeapAllocator())
+        Merger((newer, older), Frontier.at(0), HeapAllocator())
+
+
+def test_codes_of_all_ones_are_codes_like_any_other() -> None:
+    keys = Column(ColumnType.INT64, np.array([-1, 5, -1]))
+    columns = (keys, Column.from_pylist(ColumnType.TEXT, ["a", None, "b"]))
+    at = (Frontier.at(0), Frontier.at(1), Frontier.at(2), Frontier.at(3))
+    parts = [
+        build_batch(
+            Updates(columns, np.full(3, t, np.uint64), np.ones(3, np.int64)), SCHEMA,
+            Description(at[t], at[t + 1], at[0]), HeapAllocator(),
+        )
+        for t in range(2)
+    ]  # fmt: skip
+    for since, rows in ((0, 6), (1, 3)):
+        merged = run(Merger(parts, Frontier.at(since), HeapAllocator()), 2)
+        merged.validate_state()
+        assert len(merged) == rows
