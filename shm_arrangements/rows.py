@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from shm_arrangements import nested
 from shm_arrangements.columns import Column, Encoding, Ints, Table
 from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow
-from shm_arrangements.kernels import cells, gather, hashing, merge
+from shm_arrangements.kernels import accumulate, cells, gather, hashing, merge
 from shm_arrangements.kernels import rows as kernels
 from shm_arrangements.types import VARIABLE, WIDE, AnyType, ColumnSpec, ColumnType, is_nested
 
@@ -154,7 +154,7 @@ class RowImage:
         """
         rows = np.empty(len(order), np.int64)
         sums = np.empty(len(order), np.int64)
-        kept = merge.consolidate(
+        kept = accumulate.consolidate(
             self.lanes, self.spec.kinds, self.text_lo, self.text_hi, self.text,
             _NO_WORDS if times is None else times, diffs, order, int(split), rows, sums,
         )  # fmt: skip

@@ -343,7 +343,7 @@ def run_starts(relation: Relation, order: Array) -> tuple[Array, int]:
     return np.array(starts, np.int64), len(starts)
 
 
-@reference_of("merge.consolidate")
+@reference_of("accumulate.consolidate")
 def consolidate(
     relation: Relation, times: Array, diffs: Array, order: Array, split: int
 ) -> tuple[Array, Array, int]:
@@ -391,6 +391,16 @@ def merge(sources: Sequence[Updates], since: int) -> list[tuple[int, int, int]]:
         total = sum(sources[number].diffs[row] for number, row in rows)
         merged += [(*rows[0], part) for part in parts_of(total)]
     return merged
+
+
+@reference_of("merge.count_folded")
+def count_folded(updates: Updates, columns: int, since: int, starts: Array, span: int) -> tuple[int]:
+    keys = [
+        (code, row_key(updates.relation, row, 0, columns), max(time, int(since)))
+        for row, (code, time) in enumerate(zip(updates.codes, updates.times, strict=True))
+    ]
+    rows = [row for start in starts.tolist() for row in range(start, start + span)]
+    return (sum(0 < row < len(keys) and keys[row] == keys[row - 1] for row in rows),)
 
 
 # nested

@@ -235,7 +235,7 @@ def _relation(draw: Any, specs: Any, rows: list[Any]) -> Relation:
 
 def _table(draw: Any, specs: Any, rows: list[Any]) -> Both:
     """A table of a slice of columns, in any encoding."""
-    extra = draw(st.integers(0, 2)) if rows else 0
+    extra = draw(st.integers(0, min(2, len(rows))))
     padded = rows[:extra] + rows
     columns = [
         _column(draw, spec, [row[at] for row in padded]).slice(extra, len(padded))
@@ -573,7 +573,7 @@ def _run_starts(draw: Any) -> list[Any]:
     return [both, _sorted(draw, image, u64([])), Out(len(image), np.int64)]
 
 
-@case("merge.consolidate")
+@case("accumulate.consolidate")
 def _consolidate(draw: Any) -> list[Any]:
     _, image, both = _drawn_image(draw)
     n = len(image)
@@ -634,6 +634,27 @@ def _updates(draw: Any, specs: Any, pool: list[Any]) -> tuple[Any, Any]:
     return (arrays, table), reference.Updates(Relation(types, tuple(rows)), code, time, diff)
 
 
+def _source(arrays: list[Any]) -> tuple[int, ...]:
+    """What merges read of updates: where they are."""
+    codes, times, diffs = arrays
+    return (
+        codes.ctypes.data, len(codes), times.ctypes.data, 8 * (len(times) > 1), diffs.ctypes.data,
+        8 * (len(diffs) > 1),
+    )  # fmt: skip
+
+
+@case("merge.count_folded")
+def _count_folded(draw: Any) -> list[Any]:
+    specs = _specs(draw)
+    (arrays, table), updates = _updates(draw, specs, _pool(draw, specs))
+    rows = len(updates.codes)
+    starts = i64(sorted(draw(st.lists(st.integers(0, max(rows - 1, 0)), max_size=3))) if rows else [])
+    return [
+        Both((i64(_source(arrays)), table.kernel[0]), (updates,), (arrays, table)),
+        len(specs), np.uint64(draw(st.integers(0, 6))), starts, draw(st.integers(0, 5)),
+    ]  # fmt: skip
+
+
 @together("merge.merge_sources", "merge.replay_merge")
 def _merge(draw: Any) -> tuple[Any, Any]:
     specs = _specs(draw)
@@ -644,13 +665,9 @@ def _merge(draw: Any) -> tuple[Any, Any]:
     tables = [table.kernel[0] for (_, table), _ in drawn]
     height = max(len(table) for table in tables)
     stacked = np.zeros((len(drawn), height, cells.FIELDS), np.int64)
-    for at, ((arrays, _), updates) in enumerate(drawn):
+    for at, ((arrays, _), _) in enumerate(drawn):
         stacked[at, : len(tables[at])] = tables[at]
-        codes, times, diffs = arrays
-        sources[at] = (
-            codes.ctypes.data, len(updates.codes), times.ctypes.data, 8 * (len(times) > 1),
-            diffs.ctypes.data, 8 * (len(diffs) > 1),
-        )  # fmt: skip
+        sources[at] = _source(arrays)
     total = sum(len(updates.codes) for _, updates in drawn)
     state, noted = np.zeros(merge.STATE_FIELDS, np.int64), np.zeros(merge.WORD_FIELDS, np.uint64)
     state[merge.ALIVE], noted[merge.LEAST_TIME] = -1, merge.LAST_CODE
