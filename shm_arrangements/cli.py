@@ -183,6 +183,10 @@ def inspect(id: str, as_json: bool, token: str | None) -> None:
     "--at", type=click.IntRange(0), metavar="T", help="The time to read at; the newest if not given."
 )
 @click.option(
+    "--changes", nargs=2, type=click.IntRange(0), metavar="T1 T2",
+    help="What changed after T1 up to T2: rows with their time and diff.",
+)  # fmt: skip
+@click.option(
     "--format", "form", type=click.Choice(["table", "csv", "json", "parquet"]), default="table",
     show_default=True, help="json: an object a line. parquet: needs --output, or a pipe.",
 )  # fmt: skip
@@ -193,7 +197,7 @@ def inspect(id: str, as_json: bool, token: str | None) -> None:
 )  # fmt: skip
 @_instance
 def dump(
-    id: str, at: int | None, form: str, limit: int | None,
+    id: str, at: int | None, changes: tuple[int, int] | None, form: str, limit: int | None,
     output: Path | None, token: str | None,
 ) -> None:  # fmt: skip
     """Write the rows of an index at one time, each as often as it occurs, in the order of the index.
@@ -205,14 +209,25 @@ def dump(
     Examples:
       shm-arrangements dump flights --limit 10
       shm-arrangements dump u1001 --at 17 --format csv -o flights.csv
+      shm-arrangements dump u1001 --changes 12 17 --format json | jq 'select(.diff < 0)'
     """
     from shm_arrangements.attach import attach
     from shm_arrangements.dump import Rows, write_rows
+    from shm_arrangements.inspection import changes_between
 
+    if at is not None and changes:
+        raise click.UsageError("--at and --changes exclude each other")
+    if changes and changes[1] < changes[0]:
+        raise click.UsageError(f"--changes {changes[0]} {changes[1]}: the first time is after the second")
     if form == "parquet" and output is None and sys.stdout.isatty():
         raise click.UsageError("--format parquet is not for a terminal: give --output FILE")
-    with attach(id, _living(token).token) as index:
-        rows = Rows.of_result(index.snapshot(at).scan())
+    one = _living(token)
+    if changes:
+        schema, updates = changes_between(id, one.token, *changes)
+        rows = Rows.of_updates(schema.columns, updates)
+    else:
+        with attach(id, one.token) as index:
+            rows = Rows.of_result(index.snapshot(at).scan())
     rows = rows if limit is None else rows.first(limit)
     try:
         if output is None:
@@ -330,3 +345,7 @@ def _show(rows: list[tuple[str, ...]], right: range = range(0)) -> None:
     if len(rows) > 1:
         for line in text.table_lines(rows, right):
             click.echo("  " + line)
+
+
+if __name__ == "__main__":
+    main()

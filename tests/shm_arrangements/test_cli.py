@@ -190,6 +190,27 @@ def test_dump_writes_tables_csv_and_json(held: Instance, index: IndexWriter) -> 
     assert _run("dump", "u1", "--limit", "0", *at).output == "dest  delay\n(0 rows)\n"
 
 
+def test_dump_writes_what_changed(held: Instance, index: IndexWriter) -> None:
+    rows = [(("JFK", 5), 2, -1), (("LAX", 9), 3, 1), (("LAX", 9), 4, -1)]
+    index.insert(Updates.from_rows((TEXT, I64), rows), NO_ERRS, Frontier.at(5))
+
+    def changes(*arguments: str) -> list[tuple[object, ...]]:
+        done = _run("dump", "flights", "--changes", *arguments, "--format", "json", "-i", held.token)
+        return sorted(tuple(json.loads(line).values()) for line in done.output.splitlines())
+
+    assert changes("1", "4") == [("JFK", 5, 2, -1), ("LAX", 9, 3, 1), ("LAX", 9, 4, -1)]
+    assert changes("0", "2") == [("", 3, 1, 1), ("JFK", 5, 2, -1)]
+    assert changes("4", "4") == []
+    at = ("-i", held.token)
+    told = _run("dump", "u1", "--changes", "2", "3", *at).output.splitlines()
+    assert told == ["dest  delay  time  diff", "LAX       9     3     1", "(1 row)"]
+    assert "time is not sealed (at=5" in _run("dump", "u1", "--changes", "1", "5", *at, status=5).stderr
+    assert "after the second" in _run("dump", "u1", "--changes", "3", "2", *at, status=2).stderr
+    assert "exclude" in _run("dump", "u1", "--changes", "1", "2", "--at", "1", *at, status=2).stderr
+    index.set_compaction(Frontier.at(3))
+    assert "time is before since (at=2" in _run("dump", "u1", "--changes", "2", "4", *at, status=5).stderr
+
+
 def test_dump_writes_parquet_to_a_file(held: Instance, index: IndexWriter, tmp_path: Path) -> None:
     import pyarrow.parquet
 
