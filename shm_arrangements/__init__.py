@@ -15,7 +15,7 @@ from shm_arrangements import lazy
 
 if TYPE_CHECKING:
     from shm_arrangements.arena import SegmentAllocator
-    from shm_arrangements.attach import Attached, attach
+    from shm_arrangements.attach import Attached, attach, wait_all
     from shm_arrangements.columns import Column
     from shm_arrangements.discover import PublicationInfo, list_publications
     from shm_arrangements.errors import (
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         PublicationClosed,
         RegistryFull,
         ShmExhausted,
+        WaitTimeout,
         WriterGone,
     )
     from shm_arrangements.frontier import Frontier
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from shm_arrangements.types import ColumnSpec, ColumnType, ListType, RecordType
     from shm_arrangements.updates import Updates
     from shm_arrangements.view import ReadView, Result
-    from shm_arrangements.writer import IndexWriter, TraceWriter
+    from shm_arrangements.writer import IndexWriter, TraceWriter, advance_idle
 
 __all__ = [
     "AmbiguousName",
@@ -74,7 +75,9 @@ __all__ = [
     "ShmExhausted",
     "TraceWriter",
     "Updates",
+    "WaitTimeout",
     "WriterGone",
+    "advance_idle",
     "attach",
     "collection_id",
     "collection_text",
@@ -82,19 +85,20 @@ __all__ = [
     "list_publications",
     "list_readers",
     "sweep",
+    "wait_all",
 ]
 
 lazy.offer(
     __name__,
     {
         "arena": ["SegmentAllocator"],
-        "attach": ["Attached", "attach"],
+        "attach": ["Attached", "attach", "wait_all"],
         "columns": ["Column"],
         "discover": ["PublicationInfo", "list_publications"],
         "errors": [
             "AmbiguousName", "ArrangementError", "DataError", "FormatMismatch", "InvariantViolation",
             "MultiplicityOverflow", "NoSuchInstance", "NotReadable", "NotSealed", "PublicationClosed",
-            "RegistryFull", "ShmExhausted", "WriterGone",
+            "RegistryFull", "ShmExhausted", "WaitTimeout", "WriterGone",
         ],
         "frontier": ["Frontier"],
         "instance": ["Instance", "InstanceInfo", "list_instances", "sweep"],
@@ -104,6 +108,6 @@ lazy.offer(
         "types": ["ColumnSpec", "ColumnType", "ListType", "RecordType"],
         "updates": ["Updates"],
         "view": ["ReadView", "Result"],
-        "writer": ["IndexWriter", "TraceWriter"],
+        "writer": ["IndexWriter", "TraceWriter", "advance_idle"],
     },
 )  # fmt: skip
