@@ -35,6 +35,24 @@ class TestSpine(TraceTests):
         return HeapTrace(schema, held=held)
 
 
+class MovingTrace(HeapTrace):
+    """Whose batches are put into other memory all the time, those being merged too."""
+
+    def exert(self, fuel_updates: int) -> bool:
+        for batch in self.spine.batches():
+            if len(batch):
+                copy = batch.copied(HeapAllocator())
+                self.spine.replace(batch, copy)
+                assert copy in self.spine.batches()
+        return super().exert(fuel_updates)
+
+
+@pytest.mark.slow
+class TestSpineWhoseBatchesMove(TraceTests):
+    def make(self, schema: ArrangementSchema, *, held: bool = False) -> TraceUnderTest:
+        return MovingTrace(schema, held=held)
+
+
 def insert(spine: Spine, updates: Updates, upper: Frontier) -> Batch:
     batch = build_batch(updates, spine.schema, Description(spine.upper, upper, spine.since), HeapAllocator())
     spine.insert(batch)
@@ -336,3 +354,101 @@ def test_batches_replaced_by_copies_also_inside_merges_change_no_answer_and_are_
     one, *_ = spine.batches()
     with pytest.raises(InvariantViolation):
         spine.replace(one, Batch.empty(SCHEMA, one.description))
+
+
+def churned(spine: Spine, keys: int, rounds: int) -> None:
+    """Insert rows of distinct keys, and then give all of them another value, `rounds` times; one batch."""
+    updates = [block(np.arange(keys), np.zeros(keys), 0, 1)]
+    for t in range(1, rounds + 1):
+        updates.append(block(np.arange(keys), np.full(keys, t - 1), t, -1))
+        updates.append(block(np.arange(keys), np.full(keys, t), t, 1))
+    insert(spine, Updates.concat(updates), Frontier.at(rounds + 1))
+
+
+def test_a_lone_batch_is_rewritten_once_since_has_passed_its_times() -> None:
+    spine = Spine(SCHEMA, HeapAllocator())
+    churned(spine, 1000, 4)
+    (batch,) = spine.batches()
+    assert len(batch) == 9000
+    assert not spine.exert(1 << 30), "nothing is to be gained yet"
+    for since, updates in ((3, 3000), (4, 1000)):
+        spine.set_logical_compaction(Frontier.at(since))
+        assert spine.exert(0)
+        assert spine.exert(3000), "it costs more than that"
+        calls = 0
+        while spine.exert(3000):
+            calls += 1
+            assert calls < 100
+        assert spine.statistics().updates == updates
+        spine.validate_state()
+    assert len(spine.drain_retired()) == 2
+    columns, counts = read.scan_at(spine.batches(), 4)
+    assert (columns[1].values == 4).all()
+    assert (counts == 1).all()
+
+
+def test_a_lone_batch_from_which_nothing_would_go_stays_where_it_is() -> None:
+    spine = Spine(SCHEMA, HeapAllocator())
+    insert(spine, block(np.arange(1000), np.arange(1000), 0, 1), Frontier.at(1))
+    (batch,) = spine.batches()
+    for since in range(1, 5):
+        spine.set_logical_compaction(Frontier.at(since))
+        assert not spine.exert(1 << 30)
+    assert spine.batches() == (batch,)
+
+
+def test_exertion_does_not_look_at_a_batch_again_until_since_passes_more_of_its_times() -> None:
+    spine = Spine(SCHEMA, HeapAllocator())
+    many = Updates.concat([block(np.arange(1000), np.arange(1000), 0, 1), block([7], [7], 8, 1)])
+    insert(spine, many, Frontier.at(9))
+    spine.set_logical_compaction(Frontier.at(5))
+    assert spine.exert(0), "it must be looked at"
+    assert not spine.exert(1 << 30)
+    assert not spine.exert(0)
+
+
+def test_where_updates_replace_each_other_the_dead_stay_within_half_of_the_living() -> None:
+    spine = Spine(SCHEMA, HeapAllocator())
+    keys = np.arange(20_000)
+    current = np.zeros(len(keys), np.int64)
+    insert(spine, block(keys, current, 0, 1), Frontier.at(1))
+    most = 0
+    for t in range(1, 101):
+        chosen = (np.arange(500) + 500 * t) % len(keys)
+        before = block(chosen, current[chosen], t, -1)
+        current[chosen] += 1
+        insert(spine, Updates.concat([before, block(chosen, current[chosen], t, 1)]), Frontier.at(t + 1))
+        spine.set_logical_compaction(Frontier.at(t))
+        most = max(most, spine.statistics().updates)
+    assert most <= 2.1 * len(keys)
+
+
+def test_an_insertion_pays_no_more_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    paid: list[int] = []
+    work = Merger.work
+
+    def counted(self: Merger, fuel_updates: int) -> int:
+        paid.append(work(self, fuel_updates))
+        return paid[-1]
+
+    monkeypatch.setattr(Merger, "work", counted)
+    spine = Spine(SCHEMA, HeapAllocator())
+    for t in range(12):
+        keys = np.arange(30_000) * 12 + t
+        insert(spine, block(keys, keys, t, 1), Frontier.at(t + 1))
+        assert sum(paid) <= spine_module._INSERT_FUEL_LIMIT
+        paid.clear()
+    assert spine.statistics().merges > 0
+
+
+def test_what_replaces_a_batch_is_the_same_updates_and_what_it_replaces_is_shown() -> None:
+    spine = Spine(SCHEMA, HeapAllocator())
+    first = insert(spine, block([1], [1], 0, 1), Frontier.at(1))
+    with pytest.raises(InvariantViolation, match="another batch"):
+        spine.replace(first, Batch.empty(SCHEMA, first.description))
+    copy = first.copied(HeapAllocator())
+    spine.replace(first, copy)
+    assert spine.batches() == (copy,)
+    assert spine.drain_retired() == [first]
+    with pytest.raises(InvariantViolation, match="not shown"):
+        spine.replace(first, copy)
