@@ -67,11 +67,12 @@ class _Link:
     cost: all the fuel that the merge takes, about.
     """
 
-    __slots__ = ("cost", "looked", "merger", "parts", "weight")
+    __slots__ = ("cost", "looked", "merger", "parts", "updates", "weight")
 
     def __init__(self, parts: list[Batch], merger: Merger | None = None) -> None:
         self.parts = parts
         self.merger = merger
+        self.updates = sum(map(len, parts))
         self.looked = Frontier.minimum()
         if merger is None:
             self.weight, self.cost = _weight(parts[0]), 0
@@ -85,10 +86,6 @@ class _Link:
     @property
     def upper(self) -> Frontier:
         return self.parts[-1].description.upper
-
-    @property
-    def updates(self) -> int:
-        return sum(map(len, self.parts))
 
 
 class Spine:
@@ -241,14 +238,9 @@ class Spine:
             batch.validate_state()
         assert at == self._upper, f"chain ends at {at}, not at {self._upper}"
 
-    def _may_merge(self, newer: _Link | Batch) -> bool:
-        """Whether it may be merged with what is older."""
-        upper = newer.upper if isinstance(newer, _Link) else newer.description.upper
-        return upper.precedes_or_equal(self._physical)
-
     def _append(self, batch: Batch) -> None:
         """Append, unless the batch or the end of the chain is empty and only a description need grow."""
-        if self._chain and self._may_merge(batch):
+        if self._chain and batch.description.upper.precedes_or_equal(self._physical):
             last = self._chain[-1]
             if len(batch) == 0:
                 self._extend(last, batch.description.upper)
@@ -266,9 +258,11 @@ class Spine:
 
     def _absorb(self) -> None:
         """Let empty batches become part of a neighbour's description."""
-        for at in range(len(self._chain) - 2, -1, -1):
+        if all(link.updates for link in self._chain):
+            return
+        for at in range(self._mergeable() - 2, -1, -1):
             older, newer = self._chain[at], self._chain[at + 1]
-            if (older.updates and newer.updates) or not self._may_merge(newer):
+            if older.updates and newer.updates:
                 continue
             if newer.updates == 0:
                 self._extend(older, newer.upper)
@@ -295,24 +289,26 @@ class Spine:
 
     def _due(self, eager: float) -> tuple[int, int] | None:
         """Where in the chain the smallest merge is that is due; None if there is none."""
-        chain = self._chain
+        chain, end = self._chain, self._mergeable()
         least, found = 0, None
-        for lo, older in enumerate(chain):
+        for lo in range(end - 1):
+            older = chain[lo]
             if older.merger is not None:
                 continue
-            newer, updates, hi = 0, len(older.parts[0]), lo + 1
-            while (
-                hi < len(chain)
-                and hi - lo < MAX_SOURCES
-                and chain[hi].merger is None
-                and self._may_merge(chain[hi])
-            ):
+            newer, updates, hi = 0, older.updates, lo + 1
+            while hi < end and hi - lo < MAX_SOURCES and chain[hi].merger is None:
                 newer += chain[hi].weight
-                updates += len(chain[hi].parts[0])
+                updates += chain[hi].updates
                 hi += 1
             if hi > lo + 1 and older.weight < eager * newer and (found is None or updates < least):
                 least, found = updates, (lo, hi)
         return found
+
+    def _mergeable(self) -> int:
+        """How many links, from the oldest on, may be merged with each other."""
+        if self._physical.is_empty:
+            return len(self._chain)
+        return sum(link.upper.precedes_or_equal(self._physical) for link in self._chain)
 
     def _not_looked_at(self) -> _Link | None:
         """A batch at rest with several times, some of which since has passed after it was last looked at."""
