@@ -70,8 +70,6 @@ class Chain:
 
     def gather(self, refs: Ints) -> tuple[Column, ...]:
         """The columns, stored order, of references (k,), in their order."""
-        if len(self) == 1:
-            return tuple(column.take(refs) for column in self.batches[0].columns)
         return self.assemble((), refs)
 
     def times(self, refs: Ints) -> Words:
@@ -82,8 +80,20 @@ class Chain:
 
     def assemble(self, stretches: Sequence[Stretch], refs: Ints) -> tuple[Column, ...]:
         """The columns, stored order, of whole stretches and then of references."""
-        specs = self.schema.stored
-        return tuple(self._column(i, spec.type, stretches, refs) for i, spec in enumerate(specs))
+        return tuple(self.column(i, stretches, refs) for i in range(len(self.schema.stored)))
+
+    def column(self, i: int, stretches: Sequence[Stretch], refs: Ints) -> Column:
+        """Of `assemble`, the column at position i in stored order.
+
+        Without a copy if it is one stretch as it is.
+        """
+        if len(stretches) == 1 and not len(stretches[0].left_out) and not len(refs):
+            whole = stretches[0]
+            column = self.batches[whole.b].columns[i]
+            return column if len(whole) == len(column) else column.slice(whole.lo, whole.hi)
+        if not stretches and len(self) == 1:
+            return self.batches[0].columns[i].take(refs)
+        return self._made(i, self.schema.stored[i].type, stretches, refs)
 
     def counts(self, stretches: Sequence[Stretch], sums: Ints) -> Ints:
         """The diffs of stretches, then `sums`; one cell shown n times if all are the same."""
@@ -109,7 +119,7 @@ class Chain:
         out[at:] = sums
         return out
 
-    def _column(self, i: int, type_: AnyType, stretches: Sequence[Stretch], refs: Ints) -> Column:
+    def _made(self, i: int, type_: AnyType, stretches: Sequence[Stretch], refs: Ints) -> Column:
         columns = [batch.columns[i] for batch in self.batches]
         n = sum(map(len, stretches)) + len(refs)
         only = _only_constant(columns)

@@ -86,3 +86,7 @@ class MultiplicityOverflow(ArrangementError, OverflowError):
 
 class DataError(ArrangementError):
     """The collection holds an error at the time read; `errors` lists the messages."""
+
+
+class NotInstalled(ArrangementError, ImportError):
+    """A library that only some results need is not there; facts: `library`."""

@@ -32,6 +32,7 @@ from shm_arrangements.updates import Updates
 
 Rows = tuple[tuple[Column, ...], Ints]
 Key = tuple[Column, ...]
+Pieces = tuple[list[Stretch], Ints, Ints]
 Section = tuple[Ints, Ints, bool]  # [lo, hi) of each batch, and whether backwards
 
 _CODES_END: Final = 1 << 64
@@ -46,12 +47,17 @@ def scan_at(batches: Sequence[Batch], t: int, *, schema: ArrangementSchema | Non
     Raises: MultiplicityOverflow.
     """
     schema = _schema_of(batches, schema)
-    chain = _chain_at(batches, 0, t)
+    chain = chain_at(batches, 0, t)
     if chain is None:
         return _nothing(schema)
+    stretches, refs, sums = scan_rows(chain, t)
+    return _in_row_order(schema, chain.assemble(stretches, refs)), chain.counts(stretches, sums)
+
+
+def scan_rows(chain: Chain, t: int) -> Pieces:
+    """What `scan_at` finds: stretches that are rows as they are, and references and counts of the others."""
     lo, hi = np.zeros(len(chain), np.int64), chain.rows[:, find.ROWS].copy()
-    columns, counts = _scan(chain, lo, hi, t, _mixed(chain))
-    return _in_row_order(schema, columns), counts
+    return _scan(chain, lo, hi, t, _mixed(chain))
 
 
 def scan_pieces_at(
@@ -62,7 +68,7 @@ def scan_pieces_at(
     A single key of more rows is one piece, however large.
     """
     schema = _schema_of(batches, schema)
-    chain = _chain_at(batches, 0, t)
+    chain = chain_at(batches, 0, t)
     if chain is None:
         return
     mixed = _mixed(chain)
@@ -77,9 +83,10 @@ def scan_pieces_at(
         else:
             hi = _positions(chain, int(largest.codes[at]))
         if (lo < hi).any():
-            columns, counts = _scan(chain, lo, hi, t, mixed)
+            stretches, refs, sums = _scan(chain, lo, hi, t, mixed)
+            counts = chain.counts(stretches, sums)
             if len(counts):
-                yield _in_row_order(schema, columns), counts
+                yield _in_row_order(schema, chain.assemble(stretches, refs)), counts
 
 
 def lookup_at(
@@ -92,7 +99,7 @@ def lookup_at(
     """
     schema = _schema_of(batches, schema)
     _require_key(schema, key_columns, len(schema.key))
-    chain = _chain_at(batches, 0, t)
+    chain = chain_at(batches, 0, t)
     if chain is None:
         return *_nothing(schema), NO_ROWS
     refs, counts, index = find_rows(chain, t, key_columns)
@@ -143,7 +150,7 @@ def range_at(
     for key in (lower, upper):
         _require_key(schema, key, len(key))
     _require_ordered(schema)
-    chain = _chain_at(batches, 0, t)
+    chain = chain_at(batches, 0, t)
     if chain is None:
         return _nothing(schema)
     if schema.code is CodeKind.IDENTITY:
@@ -167,7 +174,7 @@ def prefix_at(
     schema = _schema_of(batches, schema)
     _require_key(schema, prefix, len(prefix))
     _require_ordered(schema)
-    chain = _chain_at(batches, 0, t)
+    chain = chain_at(batches, 0, t)
     if chain is None:
         return _nothing(schema)
     if schema.code is CodeKind.IDENTITY:
@@ -188,7 +195,7 @@ def updates_between(
     Raises: MultiplicityOverflow.
     """
     schema = _schema_of(batches, schema)
-    chain = _chain_at(batches, t1 + 1, t2) if t1 < t2 else None
+    chain = chain_at(batches, t1 + 1, t2) if t1 < t2 else None
     if chain is None:
         return Updates.empty([c.type for c in schema.columns])
     lo, hi = np.zeros(len(chain), np.int64), chain.rows[:, find.ROWS].copy()
@@ -235,7 +242,7 @@ def _in_row_order(schema: ArrangementSchema, stored: Sequence[Column]) -> tuple[
     return tuple(stored[i] for i in schema.row_order)
 
 
-def _chain_at(batches: Sequence[Batch], earliest: int, latest: int) -> Chain | None:
+def chain_at(batches: Sequence[Batch], earliest: int, latest: int) -> Chain | None:
     """The batches that may have updates in [earliest, latest]; None if none has."""
     return Chain(found) if (found := [b for b in batches if _may_have(b, earliest, latest)]) else None
 
@@ -279,12 +286,12 @@ def _positions(chain: Chain, code: int) -> Ints:
     return np.array([np.searchsorted(batch.codes, word) for batch in chain.batches], np.int64)
 
 
-def _scan(chain: Chain, lo: Ints, hi: Ints, t: int, mixed: Ints) -> Rows:
-    """Columns in stored order and counts, of rows [lo[b], hi[b]) of each batch b: whole runs of codes."""
+def _scan(chain: Chain, lo: Ints, hi: Ints, t: int, mixed: Ints) -> Pieces:
+    """As `scan_rows`, of rows [lo[b], hi[b]) of each batch b: whole runs of codes."""
     sizes = hi - lo
     live = np.flatnonzero(sizes)
     if len(live) == 1 and not mixed[live[0]]:
-        return _whole(chain, int(live[0]), lo, hi)
+        return [_whole(int(live[0]), lo, hi)], NO_ROWS, NO_ROWS
     total = int(sizes.sum())
     left_out, refs, sums = (np.empty(total, np.int64) for _ in range(3))
     places = np.empty((len(chain), 4), np.int64)
@@ -299,14 +306,11 @@ def _scan(chain: Chain, lo: Ints, hi: Ints, t: int, mixed: Ints) -> Rows:
         listed = left_out[at : at + int(places[b, 1])]
         stretches.append(Stretch(b, int(lo[b]), int(hi[b]), listed))
         at += size
-    return chain.assemble(stretches, refs[:rows]), chain.counts(stretches, sums[:rows])
+    return stretches, refs[:rows], sums[:rows]
 
 
-def _whole(chain: Chain, b: int, lo: Ints, hi: Ints) -> Rows:
-    """Rows [lo[b], hi[b]) of batch b as they are: columns in stored order and counts."""
-    whole = Stretch(b, int(lo[b]), int(hi[b]), NO_ROWS)
-    columns = tuple(column.slice(whole.lo, whole.hi) for column in chain.batches[b].columns)
-    return columns, chain.counts([whole], NO_ROWS)
+def _whole(b: int, lo: Ints, hi: Ints) -> Stretch:
+    return Stretch(b, int(lo[b]), int(hi[b]), NO_ROWS)
 
 
 def _fold(
@@ -329,8 +333,8 @@ def _in_order(chain: Chain, t: int, sections: list[Section]) -> Rows:
         lo, hi, _ = sections[0]
         live = np.flatnonzero(lo < hi)
         if len(live) == 1 and not _is_mixed(chain.batches[live[0]], int(lo[live[0]]), int(hi[live[0]])):
-            columns, counts = _whole(chain, int(live[0]), lo, hi)
-            return _in_row_order(chain.schema, columns), counts
+            whole = [_whole(int(live[0]), lo, hi)]
+            return _in_row_order(chain.schema, chain.assemble(whole, NO_ROWS)), chain.counts(whole, NO_ROWS)
     refs, sums = [NO_ROWS], [NO_ROWS]
     for lo, hi, backwards in sections:
         mine, counts = _fold(chain, lo, np.maximum(lo, hi), 0, t, by_time=False)

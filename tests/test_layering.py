@@ -13,7 +13,9 @@ PACKAGES = ("controller_proto", "shm_arrangements", "clusterd")
 # What a package may import beyond the standard library and itself.
 ALLOWED = {
     "controller_proto": {"msgspec", "click"},
-    "shm_arrangements": {"numpy", "numba", "llvmlite", "pyarrow", "hypothesis", "click", "_posixshmem"},
+    "shm_arrangements": {
+        "numpy", "numba", "llvmlite", "pyarrow", "hypothesis", "click", "pandas", "_posixshmem",
+    },
     "clusterd": {
         "controller_proto", "shm_arrangements", "click", "llvmlite", "msgpack", "msgspec", "multiprocess",
         "numba", "numpy", "psutil", "pyarrow", "rich", "setproctitle",
@@ -24,6 +26,7 @@ ALLOWED = {
 ONLY = {
     "pyarrow": {"shm_arrangements/arrow.py", "clusterd/storage"},
     "hypothesis": {"shm_arrangements/testing"},
+    "pandas": {"shm_arrangements/frames.py"},
     "click": {
         "clusterd/__main__.py",
         "clusterd/driver_cli.py",

@@ -579,9 +579,7 @@ def _compare_beginning(table: Any, column: Any, row: Any, key: Any) -> int:
     lo, hi = bytes_at(table, column, place_of(table, column, row))
     key_lo, key_hi = bytes_at(key, column, place_of(key, column, 0))
     size = min(hi - lo, key_hi - key_lo)
-    return compare_bytes(  # type: ignore[no-any-return]
-        table[column, VALUES] + lo, size, key[column, VALUES] + key_lo, key_hi - key_lo
-    )
+    return compare_bytes(table[column, VALUES] + lo, size, key[column, VALUES] + key_lo, key_hi - key_lo)
 
 
 @kernel(TABLE, i64, TABLE, i64, i64, i64)

@@ -84,6 +84,13 @@ class Kernel:
             self.compile()
         return self._call(*arguments)  # type: ignore[misc]
 
+    def direct(self) -> Callable[..., Any]:
+        """The compiled function itself, for who calls it so often that a step between costs too much."""
+        if self._call is None:
+            self.compile()
+        assert self._call is not None
+        return self._call
+
     @property
     def is_compiled(self) -> bool:
         return self._call is not None
