@@ -13,7 +13,9 @@ from bench.harness import Recorder, say, table
 from shm_arrangements.kernels.warm import warm
 
 SMOKE_ROWS = 20_000
+SMOKE_CHURNED = 100
 RUNS = 3
+CHURNED = 1000
 
 CASES = {
     "fill": loads.fill,
@@ -33,7 +35,8 @@ def run(*, smoke: bool = False, rows: int | None = None, only: str = "") -> list
     """The cases with `only` in their name, at `rows` records; returns what missed its bar."""
     full = rows is None and not smoke
     recorder = Recorder("arrangements", smoke=smoke, keep=full)
-    bench = Bench(recorder, Sizes(rows or (SMOKE_ROWS if smoke else FULL_ROWS), 1 if smoke else RUNS))
+    sizes = Sizes(rows or FULL_ROWS, RUNS, CHURNED)
+    bench = Bench(recorder, Sizes(SMOKE_ROWS, 1, SMOKE_CHURNED) if smoke else sizes)
     warm()
     for name, case in CASES.items():
         if only in name:

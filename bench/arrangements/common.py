@@ -43,10 +43,14 @@ SEED: Final = 3
 
 @dataclass(frozen=True)
 class Sizes:
-    """Everything in proportion to `rows`, which is 10 M where the bars hold."""
+    """Everything in proportion to `rows`, which is 10 M where the bars hold.
+
+    churned: updates of each key of the churn.
+    """
 
     rows: int
     runs: int
+    churned: int
 
     @property
     def small(self) -> int:
@@ -64,7 +68,7 @@ class Sizes:
     @property
     def churn(self) -> int:
         """Updates in all."""
-        return self.rows * 10
+        return self.keys * self.churned
 
 
 @dataclass(frozen=True)
