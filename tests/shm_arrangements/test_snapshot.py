@@ -235,9 +235,9 @@ def test_a_time_is_readable_from_since_to_before_upper() -> None:
     with pytest.raises(NotReadable) as early:
         require_readable(Frontier.at(3), Frontier.at(9), 2)
     assert (early.value.facts["at"], early.value.facts["since"]) == (2, Frontier.at(3))
-    for upper in (MINIMUM, Frontier.at(9)):
+    for end in (MINIMUM, Frontier.at(9)):
         with pytest.raises(NotSealed):
-            require_readable(MINIMUM, upper, 9)
+            require_readable(MINIMUM, end, 9)
     with pytest.raises(NotReadable):
         require_readable(Frontier.empty(), Frontier.empty(), 5)
 
