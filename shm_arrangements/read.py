@@ -120,8 +120,11 @@ def find_rows(chain: Chain, t: int, key_columns: Key) -> tuple[Ints, Ints, Ints]
     refs, sums, index = np.empty(found, np.int64), np.empty(found, np.int64), np.empty(found, np.int64)
     if not found:
         return refs, sums, index
+    told = chain.schema.code is CodeKind.IDENTITY and not chain.schema.key_specs[0].nullable
+    if told and key_columns[0].has_validity:  # NULL has the code of a value
+        told = not key_columns[0].null_count
     rows = find.fold_runs(
-        chain.rows, chain.cells, keys.cells, len(key_columns), len(chain.schema.stored), lo, hi,
+        chain.rows, chain.cells, keys.cells, 0 if told else len(key_columns), len(chain.schema.stored), lo, hi,
         np.uint64(t), chain.heads(), refs, sums, index,
     )  # fmt: skip
     _require_sums(rows)

@@ -29,6 +29,10 @@ from numba.extending import intrinsic
 from numba.np import arrayobj
 
 from shm_arrangements.kernels.cells import (
+    KIND,
+    KIND_BYTES,
+    KIND_I128,
+    OFFSETS,
     TABLE,
     VALUES,
     bytes_at,
@@ -51,7 +55,7 @@ from shm_arrangements.kernels.jit import (
     u64,
     write,
 )
-from shm_arrangements.kernels.seek import find_code, run_end
+from shm_arrangements.kernels.seek import find_code, prefetch, run_end
 
 CHAIN = read(i64, 2)
 CELLS = read(i64, 3)
@@ -69,6 +73,7 @@ OVERFLOW: Final = -1  # instead of a count: a sum is beyond 64 bits
 NONE: Final = -1
 MANY: Final = -2
 
+_AHEAD: Final = 8  # keys, when asking the memory for them
 _STRETCH: Final = 256  # updates of a batch whose codes are compared with the others' at a time
 _SLOT_BITS: Final = 14
 SLOTS: Final = 1 << _SLOT_BITS  # of the table of codes, u32: it stays in the second cache
@@ -322,15 +327,30 @@ def find_key(chain: Any, cells: Any, key: Any, columns: int, latest: int) -> int
     return found  # type: ignore[no-any-return]
 
 
+@inner
+def _ask_for(table: Any, row: Any, near: Any) -> None:
+    """Have the memory bring the first column of a row; of texts first where they are, then (`near`) them."""
+    kind = table[0, KIND]
+    if kind == KIND_BYTES:
+        if near:
+            lo, _ = bytes_at(table, 0, place_of(table, 0, row))
+            prefetch(table[0, VALUES] + lo)
+        else:
+            prefetch(table[0, OFFSETS] + 8 * row)
+    elif not near:
+        prefetch(table[0, VALUES] + row * (16 if kind >= KIND_I128 else 8))
+
+
 @kernel(CHAIN, CELLS, TABLE, i64, i64, I64, I64, u64, OUT_I64_2D, OUT_I64, OUT_I64, OUT_I64)
 def fold_runs(
-    chain: Any, cells: Any, keys: Any, columns: int, all_columns: int, lo: Any, hi: Any, latest: Any,
+    chain: Any, cells: Any, keys: Any, compared: int, columns: int, lo: Any, hi: Any, latest: Any,
     heads: Any, refs: Any, sums: Any, out_keys: Any,
 ) -> int:  # fmt: skip
     """The rows of n keys at a time, in the keys' order: a reference, a sum that is not 0, and which key.
 
     lo, hi: (m * n,), where the code of key k stands in batch b, at place b * n + k. keys: the table of their
-    `columns` columns. heads: (m, 3) scratch. Returns the rows, or OVERFLOW.
+    columns; `compared` of them are compared: all, or none if the code says it all. columns: all of a row.
+    heads: (m, 3) scratch. Returns the rows, or OVERFLOW.
     """
     m = chain.shape[0]
     n = lo.shape[0] // m
@@ -339,8 +359,14 @@ def fold_runs(
         count = np.int64(0)
         for b in range(m):
             start, end = lo[b * n + k], hi[b * n + k]
+            if compared != 0:
+                for ahead in (2 * _AHEAD, _AHEAD):
+                    place = b * n + k + ahead
+                    if k + ahead < n and lo[place] < hi[place]:
+                        _ask_for(cells[b], lo[place], ahead == _AHEAD)
             if start < end:
-                start, end = key_run(cells[b], start, end, keys, k, columns)
+                if compared != 0:
+                    start, end = key_run(cells[b], start, end, keys, k, compared)
                 if start < end:
                     heads[count, 0], heads[count, 1], heads[count, 2] = b, start, end
                     count += 1
@@ -355,7 +381,7 @@ def fold_runs(
                 at += 1
         else:
             at = _fold(
-                chain, cells, heads, count, np.uint64(0), latest, columns, all_columns, False, refs, sums, at
+                chain, cells, heads, count, np.uint64(0), latest, compared, columns, False, refs, sums, at
             )
             if at == OVERFLOW:
                 return OVERFLOW

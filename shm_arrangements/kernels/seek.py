@@ -30,23 +30,22 @@ SCRATCH = _WIDTH  # int64 that `find_runs` needs
 
 
 @intrinsic
-def _prefetch(typingctx: Any, array: Any, index: Any) -> Any:
+def _prefetch(typingctx: Any, address: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        place = builder.bitcast(builder.gep(data, [args[1]]), cgutils.voidptr_t)
+        place = builder.inttoptr(args[0], cgutils.voidptr_t)
         word = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, word, word, word])
         name = "llvm.prefetch.p0"
         function = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
-        builder.call(function, [place, word(0), word(3), word(1)])
+        builder.call(function, [place, word(0), word(3), word(1)])  # to read, into every cache, data
         return context.get_dummy_value()
 
-    return types.void(array, types.intp), codegen
+    return types.void(types.int64), codegen
 
 
-prefetch: Any = _prefetch
+prefetch: Any = _prefetch  # the line at an address, which need not be one: nothing comes of a wrong one
 if getattr(config, "DISABLE_JIT", 0):
-    prefetch = lambda array, index: None  # noqa: E731
+    prefetch = lambda address: None  # noqa: E731
 
 
 @inner
@@ -186,20 +185,21 @@ def find_runs(codes: Any, keys: Any, out_lo: Any, out_hi: Any, scratch: Any) -> 
             out_hi[k] = 0
         return 0
     slope = slope_of(codes)
+    first_code = np.int64(codes.ctypes.data)
     base = np.int64(0)
     for first in range(0, keys.shape[0], _WIDTH):
         width = min(_WIDTH, keys.shape[0] - first)
         for k in range(width):
             at = guess_from(codes, keys[first + k], slope, base)
-            prefetch(codes, at)
+            prefetch(first_code + 8 * at)
             scratch[k] = at
         for guess in range(1, _GUESSES):
             for k in range(width):
                 at = guess_from(codes, keys[first + k], slope, scratch[k])
                 if guess == _GUESSES - 1:
                     at = window_of(codes, at)
-                    prefetch(codes, min(at + _NEAR, n) - 1)
-                prefetch(codes, at)
+                    prefetch(first_code + 8 * (at + _NEAR))
+                prefetch(first_code + 8 * at)
                 scratch[k] = at
         for k in range(width):
             code = keys[first + k]

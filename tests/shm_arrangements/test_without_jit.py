@@ -28,10 +28,10 @@ def fold(history):
     run_history(HeapTrace(history.schema), history)
 
 fold()
-a, b = np.array([1, 1, 5, 9], np.uint64), np.array([1, 5, 5, 8], np.uint64)
-outs = [np.empty(4, np.int64) for _ in range(4)]
-assert seek.match_runs(a, b, 0, 0, *outs)[0] == 2
-assert [out[:2].tolist() for out in outs] == [[0, 2], [2, 3], [0, 1], [1, 3]]
+codes, keys = np.array([1, 1, 5, 9], np.uint64), np.array([5, 1, 8], np.uint64)
+lo, hi = np.empty(3, np.int64), np.empty(3, np.int64)
+assert seek.find_runs(codes, keys, lo, hi, np.empty(seek.SCRATCH, np.int64)) == 3
+assert (lo.tolist(), hi.tolist()) == ([2, 0, 3], [3, 2, 3])
 print("ran", len(ran))
 """
 
