@@ -1,13 +1,15 @@
 """Every read of a chain, at every readable time, against the model.
 
-Through views and below them: scans whole and in pieces, lookups of one key and of many, changes. Keys are
-asked for that are there, that were, that will be, and twice; what is found must come in the keys' order.
+Through views and below them: scans whole and in pieces, lookups of one key and of many, ranges and prefixes
+where keys are in order, changes. Keys are asked for that are there, that were, that will be, and twice; what
+is found must come in the keys' order.
 
 Does not: drive a trace (suite.py).
 """
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -18,11 +20,16 @@ from shm_arrangements.columns import Column
 from shm_arrangements.conversion import to_python
 from shm_arrangements.errors import DataError
 from shm_arrangements.frontier import Frontier
-from shm_arrangements.schema import ArrangementSchema
+from shm_arrangements.result import Result
+from shm_arrangements.schema import ArrangementSchema, CodeKind
+from shm_arrangements.testing.meaning import bytes_of, key_of
 from shm_arrangements.testing.model import Model, Row, normal_row, rows_of, some_value, updates_of
-from shm_arrangements.view import ReadView, Result
+from shm_arrangements.types import VARIABLE
+from shm_arrangements.updates import Updates
+from shm_arrangements.view import ReadView
 
 _SINGLE = 3  # keys that are looked up one by one, of all that are looked up together
+_RANGES = 2  # and as many prefixes, a time
 _PIECE = 2  # rows a piece of a scan
 
 Counts = dict[Row, int]
@@ -49,9 +56,13 @@ def check_trace(
         _check_scans(batches, schema, t, wanted)
         if keys and schema.key:
             _check_lookups(batches, schema, t, wanted, keys)
+            if schema.code is not CodeKind.HASH:
+                _check_ranges(batches, schema, t, wanted, keys)
         for t2 in {upper - 1, (t + upper) // 2}:
             changes = read.updates_between(batches, t, t2, schema=schema)
             assert updates_of(changes) == model.between(t, t2), f"changes from {t} to {t2}"
+            shown = ReadView("trace", schema, batches, (), t2).changes(t)
+            assert updates_of(Updates(shown.raw_columns(), shown.times, shown.diffs)) == model.between(t, t2)
 
 
 def check_chain(batches: Sequence[Batch], upper: int) -> None:
@@ -110,6 +121,69 @@ def _check_lookups(
         assert result.key_index is not None
         assert (result.counts == counts).all(), f"lookup_many at {t}"
         assert (result.key_index == index).all(), f"lookup_many at {t}"
+
+
+def _check_ranges(
+    batches: Sequence[Batch], schema: ArrangementSchema, t: int, wanted: Counts, keys: list[Row]
+) -> None:
+    """Ranges and prefixes between keys that the time and their number choose."""
+    specs = schema.key_specs
+    draws = random.Random(t << 8 | len(keys))
+    order = {row: _order_of(schema, _key_of(schema, row)) for row in wanted}
+    for _ in range(_RANGES):
+        lower, upper = ((draws.choice(keys) * draws.choice([0, 1, 1]))[: draws.randint(1, len(specs))]
+                        for _ in range(2))  # fmt: skip
+        from_, to, nulls = draws.random() < 0.5, draws.random() < 0.5, draws.random() < 0.5
+        above, below = _order_of(schema, lower), _order_of(schema, upper)
+        expected = {
+            row: count
+            for row, count in wanted.items()
+            if (at := order[row][: len(lower)]) > above or (at == above and (from_ or not lower))
+            if (at := order[row][: len(upper)]) < below or (at == below and (to or not upper))
+            if upper or nulls or order[row][0] != (1,)
+        }
+        columns, counts = read.range_at(
+            batches, t, _columns_of(schema, lower), _columns_of(schema, upper),
+            include_lower=from_, include_upper=to, nulls=nulls, schema=schema,
+        )  # fmt: skip
+        what = f"range {lower} .. {upper}, {from_}, {to}, {nulls} at {t}"
+        assert rows_of(columns, counts) == expected, what
+        _check_order(schema, columns, what)
+        prefix = draws.choice(keys)[: draws.randint(1, len(specs))]
+        expected = {
+            row: count for row, count in wanted.items() if _begins(schema, _key_of(schema, row), prefix)
+        }
+        columns, counts = read.prefix_at(batches, t, _columns_of(schema, prefix), schema=schema)
+        assert rows_of(columns, counts) == expected, f"prefix {prefix} at {t}"
+        _check_order(schema, columns, f"prefix {prefix} at {t}")
+
+
+def _order_of(schema: ArrangementSchema, key: Row) -> tuple[object, ...]:
+    """What orders as the first values of a key do."""
+    pairs = zip(schema.key_specs, key, strict=False)
+    return tuple(key_of(spec.type, some_value(spec.type, value)) for spec, value in pairs)
+
+
+def _columns_of(schema: ArrangementSchema, key: Row) -> tuple[Column, ...]:
+    pairs = zip(schema.key_specs, key, strict=False)
+    return tuple(Column.from_pylist(spec.type, [some_value(spec.type, value)]) for spec, value in pairs)
+
+
+def _check_order(schema: ArrangementSchema, columns: Sequence[Column], what: str) -> None:
+    values = [columns[i].to_pylist() for i in schema.key]
+    orders = [_order_of(schema, normal_row(key)) for key in zip(*values, strict=True)]
+    assert orders == sorted(orders), f"{what}: not in the order of the keys"
+
+
+def _begins(schema: ArrangementSchema, key: Row, prefix: Row) -> bool:
+    """Whether a key begins with these values, and its text there with the last of them if that is one."""
+    *first, last = prefix
+    at = len(first)
+    if key[:at] != tuple(first):
+        return False
+    if schema.key_specs[at].type in VARIABLE and last is not None and key[at] is not None:
+        return bytes_of(key[at]).startswith(bytes_of(last))
+    return bool(key[at] == last)
 
 
 def _answer(ask: Callable[[], Result], wanted: Counts) -> Result | None:
