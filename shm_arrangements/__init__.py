@@ -15,7 +15,7 @@ from shm_arrangements import lazy
 
 if TYPE_CHECKING:
     from shm_arrangements.arena import SegmentAllocator
-    from shm_arrangements.attach import Attached, attach, wait_all
+    from shm_arrangements.attach import Attached, Snapshots, attach, snapshot, wait_all
     from shm_arrangements.columns import Column
     from shm_arrangements.discover import PublicationInfo, list_publications
     from shm_arrangements.errors import (
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         InvariantViolation,
         MultiplicityOverflow,
         NoSuchInstance,
+        NotInstalled,
+        NotOrdered,
         NotReadable,
         NotSealed,
         PublicationClosed,
@@ -38,10 +40,11 @@ if TYPE_CHECKING:
     from shm_arrangements.instance import Instance, InstanceInfo, list_instances, sweep
     from shm_arrangements.names import collection_id, collection_text
     from shm_arrangements.readers import ReaderInfo, list_readers
+    from shm_arrangements.result import Changes, Result
     from shm_arrangements.schema import ArrangementSchema
     from shm_arrangements.types import ColumnSpec, ColumnType, ListType, RecordType
     from shm_arrangements.updates import Updates
-    from shm_arrangements.view import ReadView, Result
+    from shm_arrangements.view import ReadView
     from shm_arrangements.writer import IndexWriter, TraceWriter, advance_idle
 
 __all__ = [
@@ -49,6 +52,7 @@ __all__ = [
     "ArrangementError",
     "ArrangementSchema",
     "Attached",
+    "Changes",
     "Column",
     "ColumnSpec",
     "ColumnType",
@@ -62,6 +66,8 @@ __all__ = [
     "ListType",
     "MultiplicityOverflow",
     "NoSuchInstance",
+    "NotInstalled",
+    "NotOrdered",
     "NotReadable",
     "NotSealed",
     "PublicationClosed",
@@ -73,6 +79,7 @@ __all__ = [
     "Result",
     "SegmentAllocator",
     "ShmExhausted",
+    "Snapshots",
     "TraceWriter",
     "Updates",
     "WaitTimeout",
@@ -84,6 +91,7 @@ __all__ = [
     "list_instances",
     "list_publications",
     "list_readers",
+    "snapshot",
     "sweep",
     "wait_all",
 ]
@@ -92,22 +100,23 @@ lazy.offer(
     __name__,
     {
         "arena": ["SegmentAllocator"],
-        "attach": ["Attached", "attach", "wait_all"],
+        "attach": ["Attached", "Snapshots", "attach", "snapshot", "wait_all"],
         "columns": ["Column"],
         "discover": ["PublicationInfo", "list_publications"],
         "errors": [
             "AmbiguousName", "ArrangementError", "DataError", "FormatMismatch", "InvariantViolation",
-            "MultiplicityOverflow", "NoSuchInstance", "NotReadable", "NotSealed", "PublicationClosed",
-            "RegistryFull", "ShmExhausted", "WaitTimeout", "WriterGone",
+            "MultiplicityOverflow", "NoSuchInstance", "NotInstalled", "NotOrdered", "NotReadable",
+            "NotSealed", "PublicationClosed", "RegistryFull", "ShmExhausted", "WaitTimeout", "WriterGone",
         ],
         "frontier": ["Frontier"],
         "instance": ["Instance", "InstanceInfo", "list_instances", "sweep"],
         "names": ["collection_id", "collection_text"],
         "readers": ["ReaderInfo", "list_readers"],
+        "result": ["Changes", "Result"],
         "schema": ["ArrangementSchema"],
         "types": ["ColumnSpec", "ColumnType", "ListType", "RecordType"],
         "updates": ["Updates"],
-        "view": ["ReadView", "Result"],
+        "view": ["ReadView"],
         "writer": ["IndexWriter", "TraceWriter", "advance_idle"],
     },
 )  # fmt: skip

@@ -5,6 +5,9 @@
         view.lookup(7).rows()
         view.scan().column("delay").sum()
 
+    with snapshot([flights, planes]) as (f, p):    # two indexes, at the same time
+        ...
+
 The memory is mapped read-only and stays as long as anything looks at it. A snapshot is right for its time for
 ever; only a new one can find the index dropped (`PublicationClosed`) or its writer gone (`WriterGone`).
 
@@ -13,6 +16,7 @@ Does not: speak to a socket, hold compaction back, or spin. What it holds is cou
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
@@ -20,14 +24,15 @@ from shm_arrangements import instance as instances
 from shm_arrangements import readers
 from shm_arrangements.batch import Batch
 from shm_arrangements.discover import newest_first, not_published, page_names, resolve
-from shm_arrangements.errors import NoSuchInstance, NotSealed, PublicationClosed, WriterGone
+from shm_arrangements.errors import NoSuchInstance, NotReadable, NotSealed, PublicationClosed, WriterGone
 from shm_arrangements.frontier import MAX_TIME, Frontier
 from shm_arrangements.instance import LivenessProbe
 from shm_arrangements.names import HALVES, PageName, collection_text
 from shm_arrangements.page_layout import PageState, PageStatus
+from shm_arrangements.result import Changes, Result
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.snapshot import PublishedTrace, Snapshot, require_readable, snapshot_together
-from shm_arrangements.view import ReadView, Result
+from shm_arrangements.view import ReadView
 from shm_arrangements.wait import Waited, wait_sealed
 
 _NAME_IT = "name one: Client.connect(..., instance=TOKEN), attach(..., TOKEN); TOKEN is in the READY line"
@@ -101,23 +106,12 @@ class Attached:
         Raises: NotReadable (`at` before since), NotSealed (at or beyond upper), PublicationClosed (dropped),
         WriterGone; RegistryFull if this process has no descriptor or mapping left; TypeError.
         """
-        if (
-            at is not None
-            and type(at) is not int
-            and (isinstance(at, bool) or not isinstance(at, SupportsIndex))
-        ):
-            raise TypeError(f"at must be an int time, not {at!r}; a key of several columns is one tuple")
-        parts = snapshot_together([*self._oks, *self._errs])
-        if not self._probe.is_alive():
-            raise WriterGone("the instance has ended", instance=self.instance)
+        _require_time(at)
+        (parts,) = _parts_of([self])
         if at is None and self._newest is not None and self._newest[0] == parts:
             return self._newest[1]
         since, upper = _since(parts), _upper(parts)
-        time = _newest(since, upper) if at is None else at
-        require_readable(since, upper, time)
-        shards = len(self._oks)
-        view = ReadView(self.id, self.schema, _chains(parts[:shards]), _chains(parts[shards:]), time)
-        self._reader.took(view, time)
+        view = self._view(parts, _newest(since, upper) if at is None else operator.index(at))
         if at is None:
             self._newest = parts, view
         return view
@@ -133,6 +127,23 @@ class Attached:
     def scan(self, at: int | None = None) -> Result:
         """`snapshot(at).scan()`."""
         return self.snapshot(at).scan()
+
+    def range(self, lower: Any = None, upper: Any = None, at: int | None = None, **options: bool) -> Result:
+        """`snapshot(at).range(lower, upper, **options)`."""
+        return self.snapshot(at).range(lower, upper, **options)
+
+    def prefix(self, key: Any, at: int | None = None) -> Result:
+        """`snapshot(at).prefix(key)`."""
+        return self.snapshot(at).prefix(key)
+
+    def changes(self, t1: int, t2: int | None = None) -> Changes:
+        """What happened after `t1` and up to `t2` (None: the newest sealed time), rows and errors.
+
+        Raises: as `snapshot`, of both times; ValueError if `t2` is before `t1`.
+        """
+        for time in (t1, t2):
+            _require_time(time)
+        return self.snapshot(t2).changes(operator.index(t1))
 
     def wait(self, time: SupportsIndex, timeout_s: float | None = None) -> Frontier:
         """Sleep until the index is sealed beyond `time`; return its upper. Releases the GIL.
@@ -161,6 +172,15 @@ class Attached:
     def _waited(self) -> Waited:
         return Waited(self.id, [trace.page for trace in (*self._oks, *self._errs)], self._probe)
 
+    def _view(self, parts: list[Snapshot], time: int) -> ReadView:
+        since, upper = _since(parts), _upper(parts)
+        require_readable(since, upper, time)
+        shards = len(self._oks)
+        oks, errs = _chains(parts[:shards]), _chains(parts[shards:])
+        view = ReadView(self.id, self.schema, oks, errs, time, since=since, upper=upper)
+        self._reader.took(view, time)
+        return view
+
     def _states(self) -> list[PageState]:
         states = [trace.read() for trace in (*self._oks, *self._errs)]
         if any(state.status is PageStatus.CLOSED for state in states):
@@ -168,11 +188,82 @@ class Attached:
         return states
 
 
+class Snapshots(tuple[ReadView, ...]):
+    """Views of several indexes at one time, `at`, in the order asked for; a `with` statement takes it."""
+
+    __slots__ = ()
+
+    @property
+    def at(self) -> int:
+        """The time that all are of."""
+        return self[0].at
+
+    def __enter__(self) -> Snapshots:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to do: views let go of memory when nobody holds them."""
+
+
+def snapshot(indexes: Sequence[Attached], at: int | None = None) -> Snapshots:
+    """Views of several indexes at the same time; None is the newest at which all of them can be read.
+
+    The time exists if no index has compacted beyond what another has sealed. The indexes may be of different
+    instances, and one may come twice.
+    Raises: NotReadable naming an index that has compacted beyond the time, NotSealed one that is behind it;
+    otherwise as `Attached.snapshot`; ValueError without an index.
+    """
+    _require_time(at)
+    if not indexes:
+        raise ValueError("no index to take a snapshot of")
+    parts = _parts_of(indexes)
+    if at is None:
+        uppers = [_upper(mine) for mine in parts]
+        slowest = min(range(len(parts)), key=lambda i: (uppers[i].is_empty, _time_of(uppers[i])))
+        time = _newest(_since(parts[slowest]), uppers[slowest])
+    else:
+        time = operator.index(at)
+    views = []
+    for index, mine in zip(indexes, parts, strict=True):
+        try:
+            views.append(index._view(mine, time))
+        except NotReadable as error:
+            raise NotReadable(
+                "an index has compacted beyond the time", id=index.id, **error.facts,
+                hint="hold its compaction back, or ask again when the others have caught up",
+            ) from error  # fmt: skip
+        except NotSealed as error:
+            raise NotSealed(
+                "an index is not sealed at the time", id=index.id, **error.facts, hint="wait for it: wait_all"
+            ) from error
+    return Snapshots(views)
+
+
 def wait_all(
     indexes: Sequence[Attached], time: SupportsIndex, timeout_s: float | None = None
 ) -> list[Frontier]:
     """`Attached.wait` for all of several indexes, of any instances, once or more often each (BUG10)."""
     return wait_sealed([index._waited() for index in indexes], time, timeout_s)
+
+
+def _parts_of(indexes: Sequence[Attached]) -> list[list[Snapshot]]:
+    """What the pages of each index show, all of one moment: oks, then errs, of each shard."""
+    traces = [[*index._oks, *index._errs] for index in indexes]
+    taken = iter(snapshot_together([trace for mine in traces for trace in mine]))
+    parts = [[next(taken) for _ in mine] for mine in traces]
+    for index in indexes:
+        if not index._probe.is_alive():
+            raise WriterGone("the instance has ended", instance=index.instance)
+    return parts
+
+
+def _require_time(at: SupportsIndex | None) -> None:
+    if at is not None and (isinstance(at, bool) or not isinstance(at, SupportsIndex)):
+        raise TypeError(f"at must be an int time, not {at!r}; a key of several columns is one tuple")
+
+
+def _time_of(frontier: Frontier) -> int:
+    return 0 if frontier.is_empty else frontier.time
 
 
 def _since(parts: Sequence[PageState | Snapshot]) -> Frontier:

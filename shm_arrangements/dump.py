@@ -17,9 +17,9 @@ import numpy as np
 from shm_arrangements import text
 from shm_arrangements.columns import Column
 from shm_arrangements.conversion import to_python
+from shm_arrangements.result import Result
 from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
-from shm_arrangements.view import Result
 
 _CHUNK: Final = 4096
 _NUMBERS: Final = frozenset(ColumnType) - {

@@ -23,8 +23,7 @@ from shm_arrangements.errors import DataError, NotOrdered
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.kernels import find
 from shm_arrangements.point import Finder, finder, row_reader
-from shm_arrangements.result import Changes, LazyColumns
-from shm_arrangements.result import Result as Result
+from shm_arrangements.result import Changes, LazyColumns, Result
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.snapshot import require_readable
 from shm_arrangements.types import VARIABLE, ColumnType

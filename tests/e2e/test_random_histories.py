@@ -31,7 +31,7 @@ from controller_proto.typing_rules import plan_schema
 from shm_arrangements.attach import Attached
 from shm_arrangements.errors import DataError
 from shm_arrangements.frontier import Frontier
-from shm_arrangements.view import Result
+from shm_arrangements.result import Result
 from tests.clusterd import naive, random_plans
 from tests.e2e.support import replica_in, role, segments, wait_until
 
