@@ -122,7 +122,7 @@ def test_m6_no_space_for_a_segment_is_a_typed_end_and_no_bus_error(mode: str, tm
     with client_in(mode, tmp_path) as (replica, client):
         _filled(client)
         worker = "maintenance/0" if mode == "two-runtime" else "solo/0"
-        client._wire.send(TestHook(0, worker, "failpoint:error", "segment.create"))
+        client._wire.send(TestHook(0, worker, "failpoint:error", "arena.append"))
         client.write("s", [(3, "c")])
         assert replica.wait(10) == exit_codes.SHM_EXHAUSTED
         assert segments(replica.instance) == []
