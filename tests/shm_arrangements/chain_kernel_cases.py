@@ -29,6 +29,7 @@ from tests.shm_arrangements.kernel_cases import (
     source_of,
     together,
     u64,
+    updates_of,
 )
 
 LAST_TIME = 5  # of drawn updates
@@ -69,11 +70,7 @@ def _drawn_chain(
 ) -> Chain:
     drawn = [draw_updates(draw, specs, pool, code_of) for _ in range(draw(st.integers(1, 4)))]
     drawn = [(parts, updates) for parts, updates in drawn if updates.codes]
-    while not drawn:
-        drawn = [
-            (parts, updates) for parts, updates in [draw_updates(draw, specs, pool, code_of)] if updates.codes
-        ]
-    return Chain(drawn)
+    return Chain(drawn or [updates_of(draw, specs, [(pool[0], 0, 1)], code_of)])
 
 
 def _wide_chain(draw: Any) -> tuple[Any, Chain]:
@@ -112,8 +109,8 @@ def _any_chain(draw: Any) -> tuple[Any, Chain]:
     return specs, _drawn_chain(draw, specs, draw_pool(draw, specs))
 
 
-def _bits(code: int) -> int:
-    return int(np.uint64(code).view(np.int64))
+def _bits(code: int) -> Any:
+    return np.uint64(code).view(np.int64)
 
 
 def _came(found: int) -> Any:

@@ -590,6 +590,13 @@ def draw_updates(
     """Updates as a batch holds them, sorted and consolidated: for the kernel, and for the reference."""
     drawn = draw(st.lists(st.tuples(st.sampled_from(pool), st.integers(0, 5), diff_values), max_size=10))
     drawn = [(row, 3, diff) for row, _, diff in drawn] if draw(st.booleans()) else drawn
+    return updates_of(draw, specs, drawn, code_of)
+
+
+def updates_of(
+    draw: Any, specs: Any, drawn: list[Any], code_of: Callable[[Relation, int], int]
+) -> tuple[Any, Any]:
+    """As `draw_updates`, of these (row, time, diff)."""
     types = tuple(spec.type for spec in specs)
     whole = Relation(types, tuple(row for row, _, _ in drawn))
     codes = [code_of(whole, at) for at in range(len(drawn))]
