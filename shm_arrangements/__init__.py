@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         WriterGone,
     )
     from shm_arrangements.frontier import Frontier
+    from shm_arrangements.index_writer import IndexWriter, advance_idle
     from shm_arrangements.instance import Instance, InstanceInfo, list_instances, sweep
     from shm_arrangements.names import collection_id, collection_text
     from shm_arrangements.readers import ReaderInfo, list_readers
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from shm_arrangements.types import ColumnSpec, ColumnType, ListType, RecordType
     from shm_arrangements.updates import Updates
     from shm_arrangements.view import ReadView
-    from shm_arrangements.writer import IndexWriter, TraceWriter, advance_idle
+    from shm_arrangements.writer import TraceWriter
 
 __all__ = [
     "AmbiguousName",
@@ -109,6 +110,7 @@ lazy.offer(
             "NotSealed", "PublicationClosed", "RegistryFull", "ShmExhausted", "WaitTimeout", "WriterGone",
         ],
         "frontier": ["Frontier"],
+        "index_writer": ["IndexWriter", "advance_idle"],
         "instance": ["Instance", "InstanceInfo", "list_instances", "sweep"],
         "names": ["collection_id", "collection_text"],
         "readers": ["ReaderInfo", "list_readers"],
@@ -117,6 +119,6 @@ lazy.offer(
         "types": ["ColumnSpec", "ColumnType", "ListType", "RecordType"],
         "updates": ["Updates"],
         "view": ["ReadView"],
-        "writer": ["IndexWriter", "TraceWriter", "advance_idle"],
+        "writer": ["TraceWriter"],
     },
 )  # fmt: skip

@@ -4,7 +4,9 @@ A batch is superseded by the first turn of a page that names it no more. Its pla
 own loses its name, an arena counts dead bytes) no sooner than `grace_generations` turns and `grace_s` seconds
 later: a reader that copied an older slot then has either attached all it names, or finds a name gone and the
 page turned. The grace only makes that second case rare; no answer depends on it, and no reader is ever waited
-for. An arena goes with the last of its batches: after the grace of every page that named one of them.
+for. So the seconds are cut short where they would cost much memory: of what waits, no more is kept than half
+of what is live (or `LEAST_KEPT_BYTES`), the newest. An arena goes with the last of its batches: after the
+grace of every page that named one of them.
 
 An idle writer makes no turns, so it may repeat the last one until the first condition holds.
 
@@ -23,13 +25,15 @@ from shm_arrangements.publication import PublicationPage
 
 GRACE_GENERATIONS: Final = 2
 GRACE_S: Final = 0.05
+LEAST_KEPT_BYTES: Final = 1 << 20  # an arena's worth: less is not worth a retry
 
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """A batch that the page names no more since turn `generation`, as was noticed at `at_s`."""
+    """A batch of `nbytes` that the page names no more since turn `generation`, as was noticed at `at_s`."""
 
     locator: Locator
+    nbytes: int
     generation: int
     at_s: float
 
@@ -51,15 +55,20 @@ def plan_reclaim(
     now_s: float,
     grace_generations: int,
     grace_s: float,
+    keep_bytes: int,
 ) -> ReclaimPlan:
     """Decide, for a page at `generation`, which places may be freed; pure.
 
+    superseded: oldest first. keep_bytes: how much may be kept for the seconds' sake.
     What is old enough in time is made old enough in turns, by `turns` more of them.
     """
     free: list[Superseded] = []
     keep: list[Superseded] = []
-    for one in superseded:
-        (free if one.at_s + grace_s <= now_s else keep).append(one)
+    for one in reversed(tuple(superseded)):
+        keep_bytes -= one.nbytes
+        (free if one.at_s + grace_s <= now_s or keep_bytes < 0 else keep).append(one)
+    free.reverse()
+    keep.reverse()
     turns = max((one.generation + grace_generations - generation for one in free), default=0)
     due_s = min((one.at_s + grace_s for one in keep), default=None)
     return ReclaimPlan(max(turns, 0), tuple(free), tuple(keep), due_s)
@@ -73,15 +82,18 @@ class Reclaimer:
     def __init__(self, allocator: SegmentAllocator) -> None:
         """allocator: the one that the superseded batches are from."""
         self._allocator = allocator
-        self._noticed: list[tuple[Locator, int]] = []
+        self._noticed: list[tuple[Locator, int, int]] = []
         self._waiting: tuple[Superseded, ...] = ()
 
     def __len__(self) -> int:
         return len(self._noticed) + len(self._waiting)
 
-    def supersede(self, locators: Iterable[Locator], generation: int) -> None:
-        """Note what turn `generation` names no more; the grace begins at the next `run`."""
-        self._noticed += [(locator, generation) for locator in locators]
+    def supersede(self, places: Iterable[tuple[Locator, int]], generation: int) -> None:
+        """Note the places, and their bytes, that turn `generation` names no more.
+
+        The grace begins at the next `run`.
+        """
+        self._noticed += [(locator, nbytes, generation) for locator, nbytes in places]
 
     def run(self, page: PublicationPage, now_s: float) -> float | None:
         """Free the places that are due; return when the next are, or None.
@@ -98,6 +110,7 @@ class Reclaimer:
             now_s=now_s,
             grace_generations=GRACE_GENERATIONS,
             grace_s=GRACE_S,
+            keep_bytes=max(sum(entry.nbytes for entry in page.state.chain) // 2, LEAST_KEPT_BYTES),
         )
         for _ in range(plan.turns):
             page.again()

@@ -30,6 +30,7 @@ from shm_arrangements.chain import Chain
 from shm_arrangements.columns import Table
 from shm_arrangements.description import Description
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.index_writer import IndexWriter
 from shm_arrangements.instance import Instance
 from shm_arrangements.kernels import find
 from shm_arrangements.kernels.cells import TABLE
@@ -37,7 +38,6 @@ from shm_arrangements.kernels.jit import OUT_I64, U64, kernel
 from shm_arrangements.types import ColumnType
 from shm_arrangements.updates import Updates
 from shm_arrangements.view import ReadView
-from shm_arrangements.writer import IndexWriter
 
 BAR_COMPILED_US = 1.0
 BAR_PYTHON_US = 2.5

@@ -35,10 +35,11 @@ from bench.harness import percentiles, say, spread
 from shm_arrangements import read
 from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.index_writer import IndexWriter, advance_idle
 from shm_arrangements.instance import Instance
 from shm_arrangements.types import ColumnType
 from shm_arrangements.updates import Updates
-from shm_arrangements.writer import IndexWriter, TraceWriter, advance_idle
+from shm_arrangements.writer import TraceWriter
 
 BATCHES = 100
 RETRACTED = 0.2

@@ -18,7 +18,8 @@ from clusterd.operators.arrange import Arranger
 from shm_arrangements.batch import Batch
 from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation
-from shm_arrangements.writer import ERRS_SCHEMA, IndexWriter
+from shm_arrangements.index_writer import IndexWriter
+from shm_arrangements.writer import ERRS_SCHEMA
 
 __all__ = ["ExportIndex"]
 

@@ -19,7 +19,8 @@ from clusterd.dataflow.operator import ArrangedInput, Columns, Delta, OperatorSt
 from clusterd.operators.common import ImportedRound
 from shm_arrangements.batch import Batch
 from shm_arrangements.frontier import Frontier
-from shm_arrangements.writer import BatchQueue, IndexWriter
+from shm_arrangements.index_writer import IndexWriter
+from shm_arrangements.writer import BatchQueue
 
 __all__ = ["ImportIndex"]
 

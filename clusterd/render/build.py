@@ -43,8 +43,8 @@ from clusterd.render.physical import (
 from controller_proto.dataflow import Export, IndexImport, SourceImport
 from controller_proto.ids import GlobalId
 from shm_arrangements.errors import InvariantViolation
+from shm_arrangements.index_writer import IndexWriter
 from shm_arrangements.updates import Updates
-from shm_arrangements.writer import IndexWriter
 
 __all__ = ["Environment", "ImportedIndex", "build_graph"]
 

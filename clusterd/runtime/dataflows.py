@@ -29,8 +29,8 @@ from shm_arrangements.batch import Batch
 from shm_arrangements.contracts import TraceReader
 from shm_arrangements.errors import InvariantViolation, RegistryFull, ShmExhausted
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.index_writer import IndexWriter
 from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.writer import IndexWriter
 
 __all__ = ["RESOURCES", "Dataflows", "FrozenTrace", "no_room"]
 

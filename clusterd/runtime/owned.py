@@ -16,7 +16,7 @@ from controller_proto.dataflow import Export
 from controller_proto.ids import id_to_u64
 from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.frontier import Frontier
-from shm_arrangements.writer import IndexWriter
+from shm_arrangements.index_writer import IndexWriter
 
 __all__ = ["OwnedIndexes"]
 

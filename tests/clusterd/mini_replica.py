@@ -27,11 +27,11 @@ from controller_proto.schema import Schema
 from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.columns import Column
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.index_writer import IndexWriter
 from shm_arrangements.instance import Instance
 from shm_arrangements.read import scan_at
 from shm_arrangements.types import ColumnSpec
 from shm_arrangements.updates import Updates
-from shm_arrangements.writer import IndexWriter
 from tests.clusterd import naive
 
 Row = tuple[Any, ...]

@@ -30,13 +30,13 @@ from shm_arrangements.errors import (
     WriterGone,
 )  # fmt: skip
 from shm_arrangements.frontier import MAX_TIME, Frontier
+from shm_arrangements.index_writer import IndexWriter
 from shm_arrangements.instance import Instance
 from shm_arrangements.names import collection_id
 from shm_arrangements.readers import list_readers
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
-from shm_arrangements.writer import IndexWriter
 
 DEADLINE_S = 30
 SCHEMA = ArrangementSchema(
@@ -444,7 +444,7 @@ WRITER = """
     from shm_arrangements.schema import ArrangementSchema
     from shm_arrangements.arena import SegmentAllocator
     from shm_arrangements.updates import Updates
-    from shm_arrangements.writer import IndexWriter
+    from shm_arrangements.index_writer import IndexWriter
 
     I64 = ColumnType.INT64
     schema = ArrangementSchema((ColumnSpec("k", I64, False), ColumnSpec("v", I64, False)), (0,))

@@ -30,12 +30,12 @@ from shm_arrangements.cli import main
 from shm_arrangements.columns import Column
 from shm_arrangements.dump import Rows, write_rows
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.index_writer import IndexWriter
 from shm_arrangements.instance import Instance
 from shm_arrangements.names import collection_id, new_token
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.types import ColumnSpec, ColumnType, ListType
 from shm_arrangements.updates import Updates
-from shm_arrangements.writer import IndexWriter
 
 pytestmark = pytest.mark.alone  # leaves dead instances, and counts those there are
 

@@ -16,6 +16,7 @@ from shm_arrangements.attach import attach
 from shm_arrangements.clock import CELLS, Cell, CellReader, ClockReader
 from shm_arrangements.errors import FormatMismatch, InvariantViolation, NotReadable, NotSealed
 from shm_arrangements.frontier import MAX_TIME, Frontier
+from shm_arrangements.index_writer import IndexWriter, advance_idle
 from shm_arrangements.instance import Instance
 from shm_arrangements.names import PageName, clock_name
 from shm_arrangements.page_layout import PageStatus
@@ -24,7 +25,7 @@ from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.snapshot import PublishedTrace, snapshot_together
 from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
-from shm_arrangements.writer import IndexWriter, TraceWriter, advance_idle
+from shm_arrangements.writer import TraceWriter
 
 I64, TEXT = ColumnType.INT64, ColumnType.TEXT
 SCHEMA = ArrangementSchema((ColumnSpec("k", I64, False), ColumnSpec("v", I64, False)), (0,))

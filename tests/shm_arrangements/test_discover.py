@@ -14,13 +14,13 @@ from shm_arrangements.attach import attach
 from shm_arrangements.discover import list_publications
 from shm_arrangements.errors import AmbiguousName, PublicationClosed
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.index_writer import IndexWriter
 from shm_arrangements.instance import Instance
 from shm_arrangements.names import collection_id
 from shm_arrangements.page_layout import PageStatus
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
-from shm_arrangements.writer import IndexWriter
 
 I64, TEXT = ColumnType.INT64, ColumnType.TEXT
 SCHEMA = ArrangementSchema((ColumnSpec("k", I64, False), ColumnSpec("v", I64, False)), (0,))

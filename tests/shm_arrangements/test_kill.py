@@ -46,7 +46,7 @@ SERVER = """
     from shm_arrangements.schema import ArrangementSchema
     from shm_arrangements.types import ColumnSpec, ColumnType
     from shm_arrangements.updates import Updates
-    from shm_arrangements.writer import IndexWriter, advance_idle
+    from shm_arrangements.index_writer import IndexWriter, advance_idle
 
     I64, KEYS = ColumnType.INT64, int(sys.argv[1])
     SCHEMA = ArrangementSchema((ColumnSpec("k", I64, False), ColumnSpec("v", I64, False)), (0,))

@@ -15,13 +15,14 @@ from shm_arrangements import instance as instances
 from shm_arrangements.arena import ARENA_BYTES, SegmentAllocator
 from shm_arrangements.columns import Column
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.index_writer import IndexWriter, advance_idle
 from shm_arrangements.instance import Instance
 from shm_arrangements.reclaim import GRACE_S
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.spine import MAX_BATCHES
 from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
-from shm_arrangements.writer import IndexWriter, TraceWriter, advance_idle
+from shm_arrangements.writer import TraceWriter
 
 WORD = ColumnType.UINT64
 SCHEMA = ArrangementSchema((ColumnSpec("k", WORD, False), ColumnSpec("v", WORD, False)), (0,))

@@ -22,13 +22,13 @@ from shm_arrangements import readers
 from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.attach import attach
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.index_writer import IndexWriter
 from shm_arrangements.instance import Instance
 from shm_arrangements.names import collection_id
 from shm_arrangements.readers import ReaderInfo, list_readers
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
-from shm_arrangements.writer import IndexWriter
 
 DEADLINE_S = 30
 FREED_WITHIN_S = 2.0  # BUG12

@@ -17,7 +17,14 @@ from shm_arrangements.frontier import Frontier
 from shm_arrangements.instance import Instance
 from shm_arrangements.names import Locator, PageName
 from shm_arrangements.publication import PageReader, PublicationPage
-from shm_arrangements.reclaim import GRACE_GENERATIONS, GRACE_S, Reclaimer, Superseded, plan_reclaim
+from shm_arrangements.reclaim import (
+    GRACE_GENERATIONS,
+    GRACE_S,
+    LEAST_KEPT_BYTES,
+    Reclaimer,
+    Superseded,
+    plan_reclaim,
+)
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.snapshot import PublishedTrace
 from shm_arrangements.types import ColumnSpec, ColumnType
@@ -43,19 +50,28 @@ times = st.floats(0, 100, allow_nan=False)
     times,
     st.integers(0, 5),
     st.floats(0, 10),
+    st.integers(0, 200),
 )
 def test_a_plan_keeps_both_conditions_and_forgets_nothing(
-    noted: list[tuple[int, float]], generation: int, now_s: float, turns: int, grace_s: float
+    noted: list[tuple[int, float]], generation: int, now_s: float, turns: int, grace_s: float, keep_bytes: int
 ) -> None:
     superseded = [
-        Superseded(Locator("0" * 12, 0, seq), since, at_s) for seq, (since, at_s) in enumerate(noted)
+        Superseded(Locator("0" * 12, 0, seq), 10 * (seq % 4), since, at_s)
+        for seq, (since, at_s) in enumerate(noted)
     ]
     plan = plan_reclaim(
-        superseded, generation=generation, now_s=now_s, grace_generations=turns, grace_s=grace_s
+        superseded,
+        generation=generation,
+        now_s=now_s,
+        grace_generations=turns,
+        grace_s=grace_s,
+        keep_bytes=keep_bytes,
     )
     assert sorted(plan.free + plan.keep, key=lambda one: one.locator.seq) == superseded
+    assert sum(one.nbytes for one in plan.keep) <= keep_bytes
     for one in plan.free:
-        assert one.at_s + grace_s <= now_s
+        newer = sum(other.nbytes for other in superseded[one.locator.seq :])
+        assert one.at_s + grace_s <= now_s or newer > keep_bytes
         assert generation + plan.turns >= one.generation + turns
     assert 0 <= plan.turns <= turns
     assert (plan.due_s is None) == (not plan.keep)
@@ -71,6 +87,10 @@ def _made(held: Instance, n: int) -> list[Locator]:
     return places
 
 
+def _small(places: list[Locator]) -> list[tuple[Locator, int]]:
+    return [(place, 10) for place in places]
+
+
 def _standing(places: list[Locator]) -> int:
     return sum(Path("/dev/shm", place.name).exists() for place in places)
 
@@ -81,7 +101,7 @@ def test_an_idle_writer_turns_the_page_again_until_the_names_may_go(held: Instan
     before = read.read()
     reclaimer, places = Reclaimer(SegmentAllocator(held.token, 0)), _made(held, 3)
     assert reclaimer.run(page, 0.0) is None
-    reclaimer.supersede(places, page.state.generation)
+    reclaimer.supersede(_small(places), page.state.generation)
     assert reclaimer.run(page, 10.0) == 10.0 + GRACE_S
     assert reclaimer.run(page, 10.0 + GRACE_S / 2) == 10.0 + GRACE_S
     assert (_standing(places), len(reclaimer), page.state.generation) == (3, 3, before.generation)
@@ -95,10 +115,21 @@ def test_an_idle_writer_turns_the_page_again_until_the_names_may_go(held: Instan
     page.close()
 
 
+def test_much_that_waits_is_not_kept_for_the_seconds_sake(held: Instance) -> None:
+    page = PublicationPage.create(PageName(held.token, 7, 1, "oks"), SCHEMA, as_of=0, writer=0)
+    reclaimer, places = Reclaimer(SegmentAllocator(held.token, 0)), _made(held, 3)
+    reclaimer.supersede([(place, LEAST_KEPT_BYTES // 2) for place in places], page.state.generation)
+    assert reclaimer.run(page, 0.0) == GRACE_S
+    assert [_standing([place]) for place in places] == [0, 1, 1]
+    assert page.state.generation == 1 + GRACE_GENERATIONS
+    page.close()
+    reclaimer.finish()
+
+
 def test_a_busy_writer_needs_no_extra_turns(held: Instance) -> None:
     page = PublicationPage.create(PageName(held.token, 7, 1, "oks"), SCHEMA, as_of=0, writer=0)
     reclaimer, places = Reclaimer(SegmentAllocator(held.token, 0)), _made(held, 1)
-    reclaimer.supersede(places, page.state.generation)
+    reclaimer.supersede(_small(places), page.state.generation)
     reclaimer.run(page, 0.0)
     for _ in range(GRACE_GENERATIONS):
         page.again()
@@ -111,7 +142,7 @@ def test_a_busy_writer_needs_no_extra_turns(held: Instance) -> None:
 def test_a_failed_unlink_is_tried_again(held: Instance) -> None:
     page = PublicationPage.create(PageName(held.token, 7, 1, "oks"), SCHEMA, as_of=0, writer=0)
     reclaimer, places = Reclaimer(SegmentAllocator(held.token, 0)), _made(held, 2)
-    reclaimer.supersede(places, page.state.generation)
+    reclaimer.supersede(_small(places), page.state.generation)
     reclaimer.run(page, 0.0)
     failpoints.arm("batch.unlink", "error", times=1)
     with pytest.raises(OSError, match="failpoint"):
@@ -125,9 +156,9 @@ def test_a_failed_unlink_is_tried_again(held: Instance) -> None:
 def test_finish_removes_what_waits_at_once(held: Instance) -> None:
     page = PublicationPage.create(PageName(held.token, 7, 1, "oks"), SCHEMA, as_of=0, writer=0)
     reclaimer, places = Reclaimer(SegmentAllocator(held.token, 0)), _made(held, 4)
-    reclaimer.supersede(places[:2], page.state.generation)
+    reclaimer.supersede(_small(places[:2]), page.state.generation)
     reclaimer.run(page, 0.0)
-    reclaimer.supersede(places[2:], page.state.generation)
+    reclaimer.supersede(_small(places[2:]), page.state.generation)
     page.close()
     reclaimer.finish()
     assert (_standing(places), len(reclaimer)) == (0, 0)

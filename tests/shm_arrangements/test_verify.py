@@ -11,13 +11,13 @@ import pytest
 
 from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.index_writer import IndexWriter
 from shm_arrangements.instance import Instance
 from shm_arrangements.names import Locator, collection_id
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 from shm_arrangements.verify import PageVerdict, verify_pages
-from shm_arrangements.writer import IndexWriter
 
 DEADLINE_S = 60
 I64, TEXT = ColumnType.INT64, ColumnType.TEXT

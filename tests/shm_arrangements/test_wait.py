@@ -19,11 +19,11 @@ from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.attach import attach, wait_all
 from shm_arrangements.errors import PublicationClosed, WaitTimeout, WriterGone
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.index_writer import IndexWriter
 from shm_arrangements.instance import Instance
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
-from shm_arrangements.writer import IndexWriter
 
 DEADLINE_S = 20
 AT_ONCE_S = 0.8  # less than a slice of sleep: somebody rang
@@ -192,7 +192,7 @@ WRITER = """
     from shm_arrangements.schema import ArrangementSchema
     from shm_arrangements.types import ColumnSpec, ColumnType
     from shm_arrangements.updates import Updates
-    from shm_arrangements.writer import IndexWriter
+    from shm_arrangements.index_writer import IndexWriter
 
     I64, TEXT = ColumnType.INT64, ColumnType.TEXT
     SCHEMA = ArrangementSchema((ColumnSpec("k", I64, False), ColumnSpec("v", I64, False)), (0,))

@@ -14,6 +14,7 @@ from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.batch import Batch
 from shm_arrangements.errors import InvariantViolation, PublicationClosed, ShmExhausted
 from shm_arrangements.frontier import MAX_TIME, Frontier
+from shm_arrangements.index_writer import IndexWriter
 from shm_arrangements.instance import Instance
 from shm_arrangements.names import PageName
 from shm_arrangements.page_layout import CAPACITY, PageStatus
@@ -22,7 +23,7 @@ from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.snapshot import PublishedTrace
 from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
-from shm_arrangements.writer import IndexWriter, TraceWriter
+from shm_arrangements.writer import TraceWriter
 
 SCHEMA = ArrangementSchema(
     (ColumnSpec("k", ColumnType.INT64, False), ColumnSpec("v", ColumnType.TEXT, True)), (0,)

@@ -18,12 +18,12 @@ from shm_arrangements.columns import Column
 from shm_arrangements.description import Description
 from shm_arrangements.errors import MultiplicityOverflow
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.index_writer import IndexWriter
 from shm_arrangements.instance import Instance
 from shm_arrangements.read import scan_at
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
-from shm_arrangements.writer import IndexWriter
 
 COLUMNS: Columns = (
     ColumnSpec("k", ColumnType.INT64, True),

@@ -16,13 +16,13 @@ from clusterd.storage.store import Store
 from controller_proto.schema import Column, ColumnType, Schema
 from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.index_writer import IndexWriter
 from shm_arrangements.instance import Instance
 from shm_arrangements.read import scan_at
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.types import ColumnSpec
 from shm_arrangements.types import ColumnType as C
 from shm_arrangements.updates import Updates
-from shm_arrangements.writer import IndexWriter
 
 COLUMNS: Columns = (ColumnSpec("k", C.INT64, False),)
 at, EMPTY = Frontier.at, Frontier.empty()

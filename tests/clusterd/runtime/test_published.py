@@ -11,11 +11,11 @@ from clusterd.runtime.published import PublishedIndexes
 from shm_arrangements import read
 from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.index_writer import IndexWriter
 from shm_arrangements.instance import Instance
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
-from shm_arrangements.writer import IndexWriter
 
 SCHEMA = ArrangementSchema((ColumnSpec("k", ColumnType.INT64, False),), (0,))
 KEY = ("u7", 1)
