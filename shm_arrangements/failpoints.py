@@ -31,12 +31,13 @@ import os
 import signal
 from typing import Final
 
-NAMES: Final = {
+OURS: Final = frozenset({
     "segment.create", "segment.reserve", "arena.create", "arena.append", "arena.evacuate", "arena.unlink",
     "clock.create", "clock.advance", "clock.unlink", "publication.create", "publication.header",
     "publication.before-flip", "publication.after-flip", "publication.close", "publication.unlink",
     "spine.merge", "batch.unlink",
-}  # fmt: skip
+})  # fmt: skip
+NAMES: Final = set(OURS)  # and those of the layers above, once they are declared
 ACTIONS: Final = ("off", "error", "exit", "pause")
 EXIT_STATUS: Final = 86
 

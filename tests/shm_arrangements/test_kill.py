@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
 DEADLINE_S = 60
 KEYS = 700
-POINTS = sorted(failpoints.NAMES)
+POINTS = sorted(failpoints.OURS)
 
 # For each line `POINT K` it forks a writer, which tells its token, waits for a line, and then works until it
 # comes to POINT for the K-th time. After its end it tells how it ended, and how often it came there.
