@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from shm_arrangements.columns import Column
-from shm_arrangements.conversion import to_numpy
+from shm_arrangements.conversion import to_numpy, to_python
 from shm_arrangements.errors import NotInstalled
 from shm_arrangements.types import ColumnSpec, ColumnType
 
@@ -42,10 +42,11 @@ def to_frame(specs: Sequence[ColumnSpec], columns: Sequence[Column], rows: int) 
 
 
 def _array(pandas: Any, spec: ColumnSpec, column: Column) -> Any:
-    values = to_numpy(spec, column)
-    if spec.type is ColumnType.DATE:
-        values = values.astype(object)
-        values = values.filled(None) if isinstance(values, np.ma.MaskedArray) else values
+    if spec.type is ColumnType.DATE:  # pandas has no days
+        values = np.empty(len(column), object)
+        values[:] = to_python(spec, column)
+    else:
+        values = to_numpy(spec, column)
     if values.dtype == object:
         return pandas.Series(values, dtype=object, copy=False)
     if not isinstance(values, np.ma.MaskedArray):
