@@ -20,7 +20,7 @@ import pytest
 
 from shm_arrangements import instance, names
 from shm_arrangements.arena import SegmentAllocator
-from shm_arrangements.attach import attach
+from shm_arrangements.attach import attach, snapshot
 from shm_arrangements.errors import (
     DataError,
     NoSuchInstance,
@@ -408,7 +408,7 @@ def test_bug04_a_thousand_attachments_leave_no_map_and_no_descriptor(held: Insta
 
 ATTACHER = """
     import os, sys
-    from shm_arrangements.attach import attach
+    from shm_arrangements.attach import attach, snapshot
     read = attach("u1", sys.argv[1])
     view = read.snapshot()
     a, b, c = view.scan()["v"], view.scan()["k"], view.lookup(8)["v"]
@@ -550,3 +550,107 @@ def test_bug13_a_writer_killed_at_any_failpoint_leaves_the_last_turn_and_then_wr
     with pytest.raises(WriterGone):
         read.snapshot()
     read.close()
+
+
+def test_several_indexes_are_seen_at_one_time_the_newest_that_all_can_be_read_at(held: Instance) -> None:
+    slow, fast = _sealed(held), _sealed(held, id="u2")
+    for t in range(4, 7):
+        fast.insert(_rows(((t, t), t, 1)), NO_ERRS, Frontier.at(t + 1))
+    with attach("u1", held.token) as a, attach("u2", held.token) as b:
+        with snapshot([a, b, a]) as views:
+            assert (views.at, [view.at for view in views]) == (3, [3, 3, 3])
+            assert sorted(views[1].scan().rows()) == sorted(views[0].scan().rows())
+        slow.insert(NOTHING, NO_ERRS, Frontier.at(6))
+        first, second = snapshot([a, b])
+        assert (first.at, second.at) == (5, 5)
+        assert sorted(views[1].scan().rows()) == [(7, 70), (8, 80), (9, 90)]
+        assert len(second.scan()) == 5
+        assert snapshot([a, b], at=2).at == 2
+        with pytest.raises(NotSealed, match=r"id=u1, at=6, upper=\{6\}\); wait for it"):
+            snapshot([a, b], at=6)
+        fast.set_compaction(Frontier.at(6))
+        fast.insert(_rows(((9, 9), 7, 1)), NO_ERRS, Frontier.at(8))
+        for at in (None, 5):
+            with pytest.raises(NotReadable, match=r"id=u2, at=5, since=\{6\}"):
+                snapshot([a, b], at)
+        slow.insert(NOTHING, NO_ERRS, Frontier.empty())
+        assert snapshot([a, b]).at == 7
+        with pytest.raises(ValueError, match="no index"):
+            snapshot([])
+        with pytest.raises(TypeError, match="at must be an int time"):
+            snapshot([a], at="now")  # type: ignore[arg-type]
+    slow.close()
+    fast.close()
+
+
+def test_views_of_several_indexes_stay_readable_when_the_writer_dies_and_no_new_ones_come(
+    held: Instance,
+) -> None:
+    index = _sealed(held)
+    a = attach("u1", held.token)
+    views = snapshot([a, a])
+    held.abandon()
+    for refused in (lambda: snapshot([a]), lambda: a.changes(1)):
+        with pytest.raises(WriterGone):
+            refused()
+    instance.unlink_all(held.token)
+    assert [view.lookup(8).rows() for view in views] == [[(8, 80)]] * 2
+    assert [view.changes(2).rows() for view in views] == [[((9, 90), 3, 1)]] * 2
+    a.close()
+    index.close()
+
+
+def test_changes_are_told_between_times_that_can_be_read_and_refused_beyond(held: Instance) -> None:
+    index = _sealed(held)
+    message = "eval-error: division by zero"
+    index.insert(_rows(((7, 70), 4, -1)), Updates.from_rows((TEXT,), [((message,), 4, 1)]), Frontier.at(5))
+    index.set_compaction(Frontier.at(2))
+    with attach("u1", held.token) as read:
+        changes = read.changes(2)
+        assert sorted(changes.rows()) == [((7, 70), 4, -1), ((9, 90), 3, 1)]
+        assert changes.errors == ((message, 4, 1),)
+        assert (len(read.changes(2, 2)), read.changes(2, 3).errors) == (0, ())
+        with pytest.raises(NotReadable) as early:
+            read.changes(1, 3)
+        assert (early.value.facts["at"], early.value.facts["since"]) == (1, Frontier.at(2))
+        with pytest.raises(NotSealed) as late:
+            read.changes(2, 5)
+        assert (late.value.facts["at"], late.value.facts["upper"]) == (5, Frontier.at(5))
+        with pytest.raises(ValueError, match="from 4 to 3"):
+            read.changes(4, 3)
+        with pytest.raises(TypeError, match="at must be an int time"):
+            read.changes("a")  # type: ignore[arg-type]
+    index.close()
+
+
+def test_ranges_are_read_through_an_attachment(held: Instance) -> None:
+    index = _sealed(held)
+    with attach("u1", held.token) as read:
+        assert read.range(8).rows() == [(8, 80), (9, 90)]
+        assert read.range(7, 8, include_upper=True, at=1).rows() == [(7, 70)]
+        assert read.prefix(9).rows() == [(9, 90)]
+    index.close()
+
+
+def test_bug03_columns_of_small_batches_outlive_the_arena_they_are_in(held: Instance) -> None:
+    index = _sealed(held)
+    read = attach("u1", held.token)
+    view = read.snapshot()
+    found = view.lookup(8)
+    column, lazy = view.lookup_many([7, 8, 9]).column("v"), view.scan()
+    text = view.range(8).raw_columns()
+    read.close()
+    del read, view
+    gc.collect()
+    for t in range(4, 200):
+        index.insert(_rows(*[((k, t), t, 1) for k in range(50)]), NO_ERRS, Frontier.at(t + 1))
+        index.set_compaction(Frontier.at(t))
+        index.reclaim(float(t))
+    index.close()
+    held.release()
+    gc.collect()
+    assert not _names(held.token)
+    assert found.rows() == [(8, 80)]
+    assert column.tolist() == [70, 80, 90]
+    assert sorted(lazy.rows()) == [(7, 70), (8, 80), (9, 90)]
+    assert text[1].to_pylist() == [80, 90]
