@@ -258,7 +258,15 @@ def _compare_deep(a: Any, ca: Any, i: Any, b: Any, cb: Any, j: Any) -> int:
 def compare_cells(a: Any, i: Any, b: Any, j: Any, first: Any, last: Any) -> int:
     """-1, 0, 1: order of row i of a and row j of b, by columns first..last-1 in turn; NULL last."""
     for column in range(first, last):
-        if a[column, KIND] >= KIND_LIST:
+        kind = a[column, KIND]
+        special = a[column, VALIDITY] | b[column, VALIDITY] | a[column, MODE] | b[column, MODE]
+        if special == 0 and kind in (KIND_I64, KIND_U64):  # what is most frequent, in a third of the time
+            s, t = load_u64(a[column, VALUES] + 8 * i), load_u64(b[column, VALUES] + 8 * j)
+            if s != t:
+                sign = _SIGN if kind == KIND_I64 else _ZERO
+                return -1 if s ^ sign < t ^ sign else 1
+            continue
+        if kind >= KIND_LIST:
             # All int64: a recursion that is entered with other types does not survive numba's cache.
             c = _compare_deep(a, np.int64(column), np.int64(i), b, np.int64(column), np.int64(j))
             if c != 0:

@@ -48,6 +48,7 @@ MAX_SOURCES: Final = 4
     ALIVE, CONSUMED, WRITTEN, ODDS, NOT_ONE,
     OPEN, SOURCE, ROW, OP, OWN_DIFF, HIGH, LOW, WRITTEN_BEFORE, ODDS_BEFORE, NOT_ONE_BEFORE,
 ) = range(15)  # fmt: skip
+_PATIENCE = 4  # updates taken one by one after a code that occurred twice: it may be so all over
 SLOTS: Final = 16  # the sources that are not at their end
 NEXT: Final = SLOTS + MAX_SOURCES  # the next row of each source
 STATE_FIELDS: Final = NEXT + MAX_SOURCES
@@ -302,6 +303,7 @@ def merge_sources(
         _drop_ended(sources, state, words)
     begin = state[CONSUMED]
     end = begin + fuel
+    patience = np.int64(0)
     while state[CONSUMED] < end and state[ALIVE] > 0:
         low, bound = words[HEADS], _MOST
         for slot in range(1, state[ALIVE]):
@@ -309,14 +311,22 @@ def merge_sources(
             low = min(low, words[HEADS + slot])
         # A lone source whose code is the greatest there is, looks like one of a code shared: one by one, too.
         if low == bound or (state[OPEN] != 0 and low == words[OPEN_CODE]):
+            patience = np.int64(_PATIENCE)
+        if patience > 0:
+            patience -= 1
             slot = _least_slot(sources, tables, columns, since, low, state, words)
             _take_one(sources, tables, columns, since, slot, state, words, ops, odds)
-        else:
-            for source in range(sources.shape[0]):
-                firsts[source] = state[NEXT + source]
-            before = state[CONSUMED]
-            state[CONSUMED] = _take_distinct(sources, idle, state[ALIVE], end, state, words, ops)
-            _count_distinct(sources, since, before, state[CONSUMED], state, words, ops, firsts)
+            source = state[SLOTS + slot]
+            if state[NEXT + source] < sources[source, ROWS]:
+                words[HEADS + slot] = load_u64(sources[source, CODES] + 8 * state[NEXT + source])
+            else:
+                _drop_ended(sources, state, words)
+            continue
+        for source in range(sources.shape[0]):
+            firsts[source] = state[NEXT + source]
+        before = state[CONSUMED]
+        state[CONSUMED] = _take_distinct(sources, idle, state[ALIVE], end, state, words, ops)
+        _count_distinct(sources, since, before, state[CONSUMED], state, words, ops, firsts)
         _drop_ended(sources, state, words)
     return state[CONSUMED] - begin  # type: ignore[no-any-return]
 
