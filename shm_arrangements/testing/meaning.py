@@ -81,6 +81,7 @@ def words_of(type_: ColumnType, value: Any) -> tuple[int, ...]:
 
 
 def bytes_of(value: Any) -> bytes:
+    """The bytes that a text (or bytes) is."""
     return value.encode() if isinstance(value, str) else bytes(value)
 
 

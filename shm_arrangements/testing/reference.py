@@ -50,10 +50,11 @@ ANYTHING: Final = _Anything()
 
 
 def reference_of(kernel: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register the reference of a kernel, named as file.function."""
+    """Register the reference of a kernel, named as file.function; what it does, the kernel's text says."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         REFERENCES[kernel] = function
+        function.__doc__ = function.__doc__ or f"The reference of `kernels.{kernel}`."
         return function
 
     return register
