@@ -89,6 +89,12 @@ class Finisher:
         self._bytes = 0
         self._error = ""  # the least message of a row that failed
 
+    @property
+    def columns(self) -> tuple[ColumnSpec, ...]:
+        """Those of the answer."""
+        columns, projection = self._plan.columns, self._plan.projection
+        return columns if projection is None else tuple(columns[i] for i in projection)
+
     def add(self, columns: tuple[Column, ...], counts: Ints) -> None:
         """Rows with positive counts; equal ones are in the same piece."""
         plan = self._plan
@@ -100,7 +106,7 @@ class Finisher:
                 self._error = min(self._error, least) if self._error else least
         if not len(counts) or self._error:
             return
-        self._parts.append((columns, counts))
+        self._parts.append((columns, np.ascontiguousarray(counts)))  # read.py may show one cell n times
         self._rows += len(counts)
         if plan.limit is not None:
             wanted = plan.offset + plan.limit
@@ -215,11 +221,15 @@ def _projected(columns: tuple[Column, ...], projection: tuple[int, ...] | None) 
 
 def _nbytes(columns: Sequence[Column], n: int) -> int:
     """What the rows weigh in an answer: of a text its bytes, of anything else its values."""
-    total = n * _COUNT_BYTES
-    for column in columns:
-        offsets = column.offsets
-        total += column.values.nbytes if offsets is None else int(offsets[-1] - offsets[0])
-    return total
+    return n * _COUNT_BYTES + sum(map(_weight, columns))
+
+
+def _weight(column: Column) -> int:
+    offsets, children = column.offsets, column.children
+    if offsets is None:
+        return int(column.values.nbytes) + sum(map(_weight, children))
+    first, last = int(offsets[0]), int(offsets[-1])
+    return last - first + sum(_weight(child.slice(first, last)) for child in children)
 
 
 def _spec_of(columns: Sequence[Column]) -> RowSpec:
