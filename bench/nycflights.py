@@ -118,9 +118,7 @@ def _read(path: Path, schema: Schema) -> Any:
 
 
 def _updates(table: Any, schema: Schema) -> Updates:
-    columns = tuple(
-        column_from_arrow(table.column(spec.name), spec.type, name=spec.name) for spec in column_specs(schema)
-    )
+    columns = tuple(column_from_arrow(table.column(spec.name), spec) for spec in column_specs(schema))
     return Updates(columns, np.zeros(len(table), np.uint64), np.ones(len(table), np.int64))
 
 

@@ -30,6 +30,7 @@ from bench.harness import facts, percentiles
 from bench.live import milliseconds
 from bench.mainjob import Load, Outcome, WrongAnswer, run_mode
 from clusterd.launcher import Replica
+from controller_proto.schema import Scalar
 
 DIRECTORY = Path("run")
 MODES = ("solo", "two-runtime")  # this order: the one left up by --serve is the last
@@ -106,8 +107,14 @@ def _print_views(console: Console, outcome: Outcome) -> None:
             number = bool(rows) and not isinstance(rows[0][position], str)
             table.add_column(column, justify="right" if number else "left")
         for row in rows:
-            table.add_row(*(v if isinstance(v, str) else "-" if v is None else f"{v:,}" for v in row))
+            table.add_row(*map(_cell, row))
         _print_table(console, view.title, table)
+
+
+def _cell(value: Scalar) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
 def _print_table(console: Console, title: str, table: Table) -> None:

@@ -1,76 +1,79 @@
 """Between the wire's words and the arrangements' columns: schemas, scalars, rows.
 
-`controller_proto` and `shm_arrangements` do not know each other; what one calls `numeric` and writes as
-digits, the other keeps as two 64-bit lanes. Every conversion goes by the whole column, and is exact both
+`controller_proto` and `shm_arrangements` do not know each other; what one calls `numeric(38,2)` and writes
+as digits, the other keeps as two 64-bit lanes. Every conversion goes by the whole column, and is exact both
 ways or refused with the value named. A value enters by `Column.from_pylist`, which makes it canonical, so
-whatever comes through here compares, hashes and sorts as the same value that came another way.
+whatever comes through here compares, hashes and sorts as the same value that came another way; JSON is made
+canonical here and where files are read (storage/arrow.py), by one function.
 
-Does not: touch Arrow (storage/arrow.py), evaluate, coerce (a bigint where a double belongs is the one
-widening allowed, because scripts and clients write `2` for `2.0`).
+Does not: touch Arrow (storage/arrow.py), evaluate, coerce (an int where a double or a numeric belongs is the
+one widening allowed, because scripts and clients write `2` for `2.0`).
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+import itertools
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from controller_proto.errors import Refusal
+from controller_proto.jsonb import canonical_json
 from controller_proto.schema import Column as WireColumn
 from controller_proto.schema import ColumnType as WireType
-from controller_proto.schema import Row, Scalar, Schema, counted
+from controller_proto.schema import Row, Scalar, Schema, counted, scalar_problem, type_name
 from shm_arrangements.columns import Column
 from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.types import AnyType, ColumnSpec, ColumnType
+from shm_arrangements.types import AnyType, ColumnSpec, ColumnType, ListType, RecordType
 from shm_arrangements.updates import Updates
 
 __all__ = [
-    "arrangement_schema", "column_from_scalars", "column_specs", "columns_from_rows", "from_wire_type",
-    "scalars_from_column", "to_wire_type", "updates_from_rows", "wire_schema",
+    "arrangement_schema", "column_from_scalars", "column_specs", "columns_from_rows", "from_wire",
+    "scalars_from_column", "to_wire", "type_name_of", "updates_from_rows", "wire_schema",
 ]  # fmt: skip
 
-_FROM_WIRE: dict[WireType, AnyType] = {
-    WireType.BOOL: ColumnType.BOOL,
-    WireType.INT64: ColumnType.INT64,
-    WireType.FLOAT64: ColumnType.FLOAT64,
-    WireType.TEXT: ColumnType.TEXT,
-    WireType.TIMESTAMP: ColumnType.TIMESTAMP,
-    WireType.NUMERIC: ColumnType.NUMERIC,
-}
-_TO_WIRE: dict[AnyType, WireType] = {ours: wire for wire, ours in _FROM_WIRE.items()}
-
-# The Python types a wire value of a column may have. bool is no int here.
-_PYTHON_TYPES: dict[AnyType, tuple[type, ...]] = {
-    ColumnType.BOOL: (bool,),
-    ColumnType.INT64: (int,),
-    ColumnType.FLOAT64: (float, int),
-    ColumnType.TEXT: (str,),
-    ColumnType.TIMESTAMP: (int,),
-    ColumnType.NUMERIC: (str, int),
-}
-_NUMERIC = re.compile(r"[+-]?[0-9]{1,38}", re.ASCII)
-_NUMERIC_LIMIT = 10**38
+_FLOATS = (ColumnType.FLOAT32, ColumnType.FLOAT64)
+# `Column.from_pylist` takes more than these hold.
+_UNCHECKED = (ColumnType.FLOAT32, ColumnType.TIME, ColumnType.NUMERIC, ColumnType.INTERVAL)
 
 
-def from_wire_type(type: WireType) -> AnyType:
-    """The column type of a wire type."""
-    return _FROM_WIRE[type]
+def from_wire(column: WireColumn) -> ColumnSpec:
+    """The column that holds a wire column."""
+    kind: AnyType
+    if column.type is WireType.LIST:
+        kind = ListType(from_wire(column.fields[0]))
+    elif column.type is WireType.RECORD:
+        kind = RecordType(tuple(map(from_wire, column.fields)))
+    else:
+        kind = ColumnType[column.type.name]
+    return ColumnSpec(column.name, kind, column.nullable, column.scale)
 
 
-def to_wire_type(type: AnyType) -> WireType:
-    """The wire type of a column type."""
-    return _TO_WIRE[type]
+def to_wire(spec: ColumnSpec) -> WireColumn:
+    """The inverse of `from_wire`."""
+    if isinstance(spec.type, ColumnType):
+        return WireColumn(spec.name, WireType[spec.type.name], spec.nullable, spec.scale)
+    if isinstance(spec.type, ListType):
+        return WireColumn(spec.name, WireType.LIST, spec.nullable, 0, (to_wire(spec.type.element),))
+    return WireColumn(spec.name, WireType.RECORD, spec.nullable, 0, tuple(map(to_wire, spec.type.fields)))
+
+
+def type_name_of(type: AnyType, scale: int = 0) -> str:
+    """How scripts write a type."""
+    return type_name(to_wire(ColumnSpec("", type, False, scale)))
 
 
 def column_specs(schema: Schema) -> tuple[ColumnSpec, ...]:
     """The columns of a wire schema, in row order."""
-    return tuple(ColumnSpec(c.name, _FROM_WIRE[c.type], c.nullable) for c in schema.columns)
+    return tuple(map(from_wire, schema.columns))
 
 
 def wire_schema(specs: Sequence[ColumnSpec]) -> Schema:
     """The inverse of `column_specs`."""
-    return Schema(tuple(WireColumn(s.name, _TO_WIRE[s.type], s.nullable) for s in specs))
+    return Schema(tuple(map(to_wire, specs)))
 
 
 def arrangement_schema(schema: Schema, key: Sequence[int]) -> ArrangementSchema:
@@ -78,41 +81,104 @@ def arrangement_schema(schema: Schema, key: Sequence[int]) -> ArrangementSchema:
     return ArrangementSchema(column_specs(schema), tuple(key))
 
 
-def column_from_scalars(kind: AnyType, values: Sequence[Scalar]) -> Column:
-    """A column of wire values; None is NULL.
+def column_from_scalars(spec: ColumnSpec, values: Sequence[Scalar]) -> Column:
+    """A column of wire values; None is NULL, whatever `spec` says of it.
 
-    Raises ValueError, naming the value, if one is not of `kind` or out of its range.
+    Raises ValueError, naming the value, if one is not of the type or out of its range.
     """
-    allowed = _PYTHON_TYPES[kind]
-    found = set(map(type, values))
-    for wrong in found.difference(allowed, (type(None),)):
-        value = next(v for v in values if type(v) is wrong)
-        raise ValueError(f"{value!r} is not a {_TO_WIRE[kind].value}")
-    if kind is ColumnType.NUMERIC:
-        return Column.from_pylist(kind, [_numeric(value) for value in values])
-    if kind is ColumnType.FLOAT64 and int in found:
-        return Column.from_pylist(kind, [float(v) if v is not None else None for v in values])
-    return Column.from_pylist(kind, list(values))
+    to_stored = _storing(spec)
+    try:
+        if spec.type in _UNCHECKED or not isinstance(spec.type, ColumnType):
+            _check(spec, values)
+        stored = values if to_stored is None else [None if v is None else to_stored(v) for v in values]
+        return Column.from_pylist(spec.type, stored)
+    except (ValueError, TypeError, AttributeError) as error:
+        _check(spec, values)
+        raise ValueError(str(error)) from error
 
 
-def _numeric(value: Scalar) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, str):
-        if not _NUMERIC.fullmatch(value):
-            raise ValueError(f"{value!r} is not a numeric of up to 38 digits")
-        return int(value)
-    if not -_NUMERIC_LIMIT < int(value) < _NUMERIC_LIMIT:
-        raise ValueError(f"{value!r} is out of range for numeric")
-    return int(value)
+def _check(spec: ColumnSpec, values: Sequence[Scalar]) -> None:
+    """Raise ValueError for the first value that cannot stand in the column."""
+    column = msgspec.structs.replace(to_wire(spec), name="", nullable=True)
+    for value in values:
+        if type(value) is int and _takes_int(spec, value):
+            continue
+        problem = scalar_problem(value, column)
+        if problem is not None:
+            raise ValueError(problem.removeprefix("column : "))
 
 
-def scalars_from_column(column: Column) -> tuple[Scalar, ...]:
-    """The wire values of a column; numeric as digits."""
+def _takes_int(spec: ColumnSpec, value: int) -> bool:
+    return spec.type in _FLOATS or (spec.type is ColumnType.NUMERIC and abs(value) < 10 ** (38 - spec.scale))
+
+
+def _storing(spec: ColumnSpec) -> Callable[[Any], object] | None:
+    """How a wire value becomes one of `Column.from_pylist`; None if it is one."""
+    kind = spec.type
+    if isinstance(kind, ListType):
+        element = _storing(kind.element)
+        return None if element is None else lambda value: [v if v is None else element(v) for v in value]
+    if isinstance(kind, RecordType):
+        fields = [_storing(field) for field in kind.fields]
+        if not any(fields):
+            return None
+        return lambda value: tuple(
+            v if v is None or to is None else to(v) for to, v in zip(fields, value, strict=True)
+        )
+    match kind:
+        case ColumnType.NUMERIC:
+            return lambda value: _unscaled(value, spec.scale)
+        case ColumnType.UUID:
+            return uuid.UUID
+        case ColumnType.JSONB:
+            return canonical_json
+        case _:
+            return None
+
+
+def _unscaled(value: str | int, scale: int) -> int:
+    if isinstance(value, int):
+        return int(value) * int(10**scale)
+    whole, _, fraction = value.partition(".")
+    return int(whole + fraction.ljust(scale, "0"))
+
+
+def scalars_from_column(spec: ColumnSpec, column: Column) -> tuple[Scalar, ...]:
+    """The wire values of a column of `spec`'s type."""
+    kind = spec.type
+    if isinstance(kind, ListType):
+        column = column.plain()
+        offsets = column.offsets
+        assert offsets is not None
+        first, last = int(offsets[0]), int(offsets[-1])
+        elements = scalars_from_column(kind.element, column.children[0].slice(first, last))
+        ends = (offsets - first).tolist()
+        return _with_nulls([elements[a:b] for a, b in itertools.pairwise(ends)], column)
+    if isinstance(kind, RecordType):
+        column = column.plain()
+        pairs = zip(kind.fields, column.children, strict=True)
+        fields = [scalars_from_column(field, child) for field, child in pairs]
+        return _with_nulls(list(zip(*fields, strict=True)) if fields else [()] * len(column), column)
     values = column.to_pylist()
-    if column.type is ColumnType.NUMERIC:
-        return tuple(str(value) if value is not None else None for value in values)
+    if kind is ColumnType.NUMERIC:
+        return tuple(None if value is None else _digits(value, spec.scale) for value in values)
+    if kind is ColumnType.UUID:
+        return tuple(None if value is None else str(value) for value in values)
     return tuple(values)
+
+
+def _with_nulls(values: list[Any], column: Column) -> tuple[Scalar, ...]:
+    validity = column.validity
+    if validity is None:
+        return tuple(values)
+    return tuple(v if valid else None for v, valid in zip(values, validity.tolist(), strict=True))
+
+
+def _digits(value: int, scale: int) -> str:
+    if not scale:
+        return str(value)
+    digits = str(abs(value)).rjust(scale + 1, "0")
+    return f"{'-' if value < 0 else ''}{digits[:-scale]}.{digits[-scale:]}"
 
 
 def columns_from_rows(specs: Sequence[ColumnSpec], rows: Sequence[Row]) -> tuple[Column, ...]:
@@ -120,17 +186,24 @@ def columns_from_rows(specs: Sequence[ColumnSpec], rows: Sequence[Row]) -> tuple
 
     Raises Refusal(`schema-mismatch`) naming the row's length, or the column and the value that do not fit.
     """
+    return columns_by(column_from_scalars, specs, rows)
+
+
+def columns_by(
+    convert: Callable[[ColumnSpec, Sequence[Any]], Column], specs: Sequence[ColumnSpec], rows: Sequence[Any]
+) -> tuple[Column, ...]:
+    """As `columns_from_rows`, of rows of values that `convert` makes columns of."""
     for row in rows:
         if len(row) != len(specs):
             raise Refusal(
                 "schema-mismatch",
                 f"row {row!r} has {counted(len(row), 'value')} for {counted(len(specs), 'column')}",
             )
-    by_column: Sequence[Sequence[Scalar]] = list(zip(*rows, strict=True)) if rows else [()] * len(specs)
+    by_column: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(specs)
     columns = []
     for spec, values in zip(specs, by_column, strict=True):
         try:
-            column = column_from_scalars(spec.type, values)
+            column = convert(spec, values)
         except ValueError as error:
             raise Refusal("schema-mismatch", f"column {spec.name!r}: {error}") from error
         if column.null_count and not spec.nullable:

@@ -102,6 +102,8 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], payload: bytes, tag_field: str 
         raise RemoteProtocolError("bad-frame", f"not MessagePack: {error}") from error
     except RecursionError as error:
         raise CodecError("bad-message", "nested too deeply") from error
+    except (TypeError, ValueError) as error:  # within a value; `_explain` says of what
+        raise RemoteProtocolError("bad-frame", f"not MessagePack: {error}") from error
 
 
 def _explain(payload: bytes, why: str, tag_field: str) -> CodecError | RemoteProtocolError:

@@ -14,7 +14,7 @@ from controller_proto.dataflow import DataflowHeader, WireFrontier
 from controller_proto.expr import Expr
 from controller_proto.ids import GlobalId
 from controller_proto.plan import OrderBy
-from controller_proto.schema import U64, Row
+from controller_proto.schema import U64, Row, freeze
 
 __all__ = [
     "PROTOCOL_VERSION", "AllowCompaction", "AllowWrites", "CancelPeek", "Command", "CreateDataflow",
@@ -107,6 +107,10 @@ class Peek(_Command, frozen=True, tag="peek"):
     time: U64 | None
     keys: tuple[Row, ...] | None = None
     finishing: Finishing = Finishing()
+
+    def __post_init__(self) -> None:
+        if self.keys:
+            msgspec.structs.force_setattr(self, "keys", tuple(map(freeze, self.keys)))
 
 
 class CancelPeek(_Command, frozen=True, tag="cancel-peek"):

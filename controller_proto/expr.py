@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from controller_proto.schema import ColumnType, Scalar
+from controller_proto.schema import Column, ColumnType, Scalar, freeze
 
 __all__ = ["FUNCTIONS", "Call", "Case", "ColumnRef", "Expr", "Literal"]
 
@@ -27,10 +27,21 @@ class ColumnRef(msgspec.Struct, frozen=True, tag="col", tag_field="e"):
 
 
 class Literal(msgspec.Struct, frozen=True, tag="lit", tag_field="e"):
-    """A value of `type`; None is NULL."""
+    """A value of `type`; None is NULL. scale, fields: as a Column of that type has them."""
 
     type: ColumnType
     value: Scalar
+    scale: int = 0
+    fields: tuple[Column, ...] = ()
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "value", freeze((self.value,))[0])
+        _ = self.column
+
+    @property
+    def column(self) -> Column:
+        """A column that it could stand in. Raises ValueError if scale or fields do not go with the type."""
+        return Column("literal", self.type, self.value is None, self.scale, self.fields)
 
 
 class Call(msgspec.Struct, frozen=True, tag="call", tag_field="e"):

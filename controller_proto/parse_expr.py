@@ -2,7 +2,8 @@
 
 From loosest to tightest: OR, AND, NOT, IS, comparisons (which do not chain), `||`, `+ -`, `* / %`, unary `-`,
 `::`. A chain of AND (or of OR) is one call of all its parts. A number with a point or an exponent is a
-double; a whole number beyond bigint is a numeric. A cast of a literal is the literal of that type; any other
+double; a whole number beyond bigint is a numeric. A text cast to a type, a type followed by a text, and a
+number cast to a type of numbers (by its digits as they are written) are literals of that type; any other
 cast, and any function, is a call by name, whether or not the replica knows it.
 
 Does not: type (typing_rules.py does).
@@ -10,11 +11,13 @@ Does not: type (typing_rules.py does).
 
 from __future__ import annotations
 
+import msgspec
+
 from controller_proto.errors import LocalProtocolError
 from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal
-from controller_proto.literals import TYPE_NAMES, format_scalar, parse_scalar, parse_type
+from controller_proto.literals import TYPE_NAMES, format_scalar, parse_scalar, read_type
 from controller_proto.plan import Aggregate, OrderBy
-from controller_proto.schema import Column, ColumnType
+from controller_proto.schema import INTEGERS, Column, ColumnType, Scalar, type_name
 from controller_proto.tokens import Tokens
 
 __all__ = [
@@ -26,6 +29,7 @@ _NOT, _IS, _COMPARISON, _UNARY = 3, 4, 5, 9
 _COMPARISONS = ("=", "!=", "<>", "<", "<=", ">", ">=")
 _BINARY = {"||": 6, "+": 7, "-": 7, "*": 8, "/": 8, "%": 8, **dict.fromkeys(_COMPARISONS, _COMPARISON)}
 _LOGIC = {"or": 1, "and": 2}
+_NUMBERS = frozenset({*INTEGERS, ColumnType.NUMERIC, ColumnType.FLOAT32, ColumnType.FLOAT64})
 _MAX_DEPTH = 150  # below what typing_rules refuses, and below the stack: a level here is three frames
 
 
@@ -58,7 +62,7 @@ def read_expr(tokens: Tokens, floor: int = 0, depth: int = 0) -> Expr:
             left = _is(tokens, left)
         elif token.kind == "op" and token.value == "::":
             tokens.take()
-            left = _cast(tokens, left)
+            left = _cast(left, read_type(tokens, "literal"), tokens)
         elif token.kind == "op" and _BINARY.get(token.value, 0) > floor:
             strength = _BINARY[token.value]
             tokens.take()
@@ -86,14 +90,14 @@ def _prefix(tokens: Tokens, depth: int) -> Expr:
         return Call("not", (read_expr(tokens, _NOT, depth + 1),))
     if tokens.accept_op("-"):
         if tokens.next.kind == "number":
-            return _number("-" + tokens.take().value)
+            return _number(tokens, "-")
         return Call("neg", (read_expr(tokens, _UNARY, depth + 1),))
     if tokens.accept_op("("):
         inner = read_expr(tokens, 0, depth + 1)
         tokens.expect_op(")")
         return inner
     if token.kind == "number":
-        return _number(tokens.take().value)
+        return _number(tokens)
     if token.kind == "text":
         return Literal(ColumnType.TEXT, tokens.take().value)
     if token.kind == "column":
@@ -103,11 +107,21 @@ def _prefix(tokens: Tokens, depth: int) -> Expr:
     raise tokens.error("expected an expression")
 
 
-def _number(text: str) -> Literal:
-    digits = text.removeprefix("-")
+def _number(tokens: Tokens, sign: str = "") -> Expr:
+    digits = tokens.take().value
+    text = sign + digits
+    if tokens.accept_op("::"):
+        column = read_type(tokens, "literal")
+        if column.type in _NUMBERS:
+            return _literal(tokens, text, column)
+        return _cast(_plain_number(digits, text), column, tokens)
+    return _plain_number(digits, text)
+
+
+def _plain_number(digits: str, text: str) -> Literal:
     if not digits.isdigit():
         return Literal(ColumnType.FLOAT64, float(text))
-    if -(1 << 63) <= int(text) < 1 << 63:
+    if len(digits) < 20 and -(1 << 63) <= int(text) < 1 << 63:
         return Literal(ColumnType.INT64, int(text))
     return Literal(ColumnType.NUMERIC, text)
 
@@ -117,7 +131,8 @@ def _named(tokens: Tokens, depth: int) -> Expr:
     if word == "case":
         tokens.take()
         return _case(tokens, depth)
-    if tokens.after.kind == "op" and tokens.after.value == "(":
+    called = tokens.after.kind == "op" and tokens.after.value == "("
+    if called and word not in ("numeric", "record"):
         tokens.take()
         return Call(word, tuple(_list(tokens, "(", ")", depth)))
     if word in ("true", "false"):
@@ -127,10 +142,12 @@ def _named(tokens: Tokens, depth: int) -> Expr:
         tokens.take()
         if not tokens.accept_op("::"):
             raise tokens.error("a null needs a type, as in null::bigint,")
-        return Literal(_type(tokens), None)
-    if tokens.after.kind == "text" or word in TYPE_NAMES or word == "double":
-        type_ = _type(tokens)
-        return _literal(tokens, tokens.take().value, type_, quoted=type_ is ColumnType.TEXT)
+        return _typed(read_type(tokens, "literal"), None)
+    if tokens.after.kind == "text" or word in TYPE_NAMES:
+        column = read_type(tokens, "literal")
+        if tokens.next.kind != "text":
+            raise tokens.error(f"expected a text after {type_name(column)}")
+        return _literal(tokens, tokens.take().value, column)
     raise tokens.error("no column is known by name: write #0, #1, ...;")
 
 
@@ -148,29 +165,28 @@ def _case(tokens: Tokens, depth: int) -> Expr:
     return Case(condition, then, otherwise)
 
 
-def _type(tokens: Tokens) -> ColumnType:
-    if tokens.next.kind != "name":
-        raise tokens.error("expected a type")
-    name = tokens.take().value
-    if name.lower() == "double":
-        tokens.expect_word("precision")
-        name = "double precision"
-    return parse_type(name)
+def _cast(inner: Expr, column: Column, tokens: Tokens) -> Expr:
+    if isinstance(inner, Literal):
+        if inner.value is None:
+            return _typed(column, None)
+        if inner.type is ColumnType.TEXT:
+            return _literal(tokens, str(inner.value), column)
+        is_number = inner.type in _NUMBERS
+        if (is_number and column.type in _NUMBERS) or (column.type is ColumnType.TEXT and is_number):
+            return _literal(tokens, format_scalar(inner.value, inner.column), column)
+    return Call(f"cast {type_name(column)}", (inner,))
 
 
-def _cast(tokens: Tokens, inner: Expr) -> Expr:
-    type_ = _type(tokens)
-    if not isinstance(inner, Literal):
-        return Call(f"cast {type_.value}", (inner,))
-    if inner.value is None or inner.type is type_:
-        return Literal(type_, inner.value)
-    text = str(inner.value) if inner.type is ColumnType.TEXT else format_scalar(inner.value, inner.type)
-    return _literal(tokens, text, type_, quoted=type_ is ColumnType.TEXT)
+def _typed(column: Column, value: Scalar) -> Literal:
+    return Literal(column.type, value, column.scale, column.fields)
 
 
-def _literal(tokens: Tokens, text: str, type_: ColumnType, *, quoted: bool) -> Literal:
+def _literal(tokens: Tokens, text: str, column: Column) -> Literal:
+    quoted = column.type in (ColumnType.TEXT, ColumnType.JSONB)
     try:
-        return Literal(type_, parse_scalar(text, Column("literal", type_, nullable=True), quoted=quoted))
+        return _typed(
+            column, parse_scalar(text, msgspec.structs.replace(column, nullable=True), quoted=quoted)
+        )
     except LocalProtocolError as error:
         raise tokens.error(error.message.removeprefix("column literal: ") + ",") from error
 

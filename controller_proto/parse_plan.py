@@ -44,7 +44,7 @@ from controller_proto.plan import (
     Union,
 )
 from controller_proto.schema import Row, Schema
-from controller_proto.tokens import Tokens
+from controller_proto.tokens import Tokens, tokenize
 
 __all__ = ["OPERATORS", "Line", "parse_plan", "plan_of", "tree"]
 
@@ -172,10 +172,10 @@ def _constant(line: Line, tokens: Tokens) -> Plan:
 
 
 def _types(line: Line, comment: str) -> Schema:
-    match = re.fullmatch(r'//\s*\{\s*types:\s*"([^"]*)"\s*\}\s*', comment)
+    match = re.fullmatch(r'//\s*\{\s*types:\s*("(?:[^"\\]|\\.)*")\s*\}\s*', comment)
     if match is None:
         raise line.error('expected // { types: "(bigint, text?)" }')
-    return parse_types(match[1])
+    return parse_types(tokenize(match[1])[0].value)
 
 
 def _constant_row(line: Line, schema: Schema) -> tuple[Row, int]:
@@ -188,11 +188,7 @@ def _constant_row(line: Line, schema: Schema) -> tuple[Row, int]:
     while not tokens.accept_op(")"):
         if items:
             tokens.expect_op(",")
-        sign = "-" if tokens.accept_op("-") else ""
-        token = tokens.take()
-        if token.kind not in ("number", "text", "name"):
-            raise line.error(f"expected a value, not {token.value!r}")
-        items.append((sign + token.value, token.kind == "text"))
+        items.append(tokens.take_value())
     diff = 1
     if counted:
         tokens.expect_word("x")

@@ -10,7 +10,7 @@ import msgspec
 
 from controller_proto.expr import Expr
 from controller_proto.ids import GlobalId
-from controller_proto.schema import I64, U64, Row, Schema
+from controller_proto.schema import I64, U64, Row, Schema, freeze
 
 __all__ = [
     "Aggregate", "ArrangeBy", "Constant", "FlatMap", "Get", "Join", "Let", "LetRec", "Mfp", "Negate",
@@ -30,6 +30,9 @@ class Constant(msgspec.Struct, frozen=True, tag="constant", tag_field="p"):
     rows: tuple[tuple[Row, I64], ...]
     schema: Schema
     error: str = ""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "rows", tuple((freeze(row), diff) for row, diff in self.rows))
 
 
 class Mfp(msgspec.Struct, frozen=True, tag="mfp", tag_field="p"):

@@ -32,7 +32,8 @@ from controller_proto.plan import (
     TopK,
     Union,
 )
-from controller_proto.schema import ColumnType, Row, Schema
+from controller_proto.schema import ColumnType, Row, Schema, type_name
+from controller_proto.tokens import quote
 
 __all__ = ["format_expr", "format_order", "format_types", "print_plan"]
 
@@ -66,18 +67,21 @@ def _expr(expr: Expr) -> tuple[str, int]:
 
 
 def _literal(literal: Literal) -> str:
+    name = type_name(literal.column)
     if literal.value is None:
-        return f"null::{literal.type.value}"
-    text = format_scalar(literal.value, literal.type)
+        return f"null::{name}"
+    text = format_scalar(literal.value, literal.column)
     match literal.type:
-        case ColumnType.NUMERIC:
-            return f"{text}::numeric"
-        case ColumnType.TIMESTAMP:
-            return f"timestamp {text}"
-        case ColumnType.FLOAT64 if not text[-1].isdigit():
-            return f'"{text}"::double precision'
-        case _:
+        case ColumnType.BOOL | ColumnType.INT64 | ColumnType.TEXT:
             return text
+        case ColumnType.FLOAT64 if text[-1].isdigit():
+            return text
+        case _ if text[0] == '"':
+            return f"{name} {text}"
+        case _ if text[-1].isdigit():
+            return f"{text}::{name}"
+        case _:
+            return f"{quote(text)}::{name}"
 
 
 def _case(expr: Case) -> str:
@@ -116,7 +120,7 @@ def _call(function: str, args: Sequence[Expr]) -> tuple[str, int]:
 
 def format_types(schema: Schema) -> str:
     """`(bigint, text?)`."""
-    return "(" + ", ".join(c.type.value + "?" * c.nullable for c in schema.columns) + ")"
+    return "(" + ", ".join(type_name(c) + "?" * c.nullable for c in schema.columns) + ")"
 
 
 def format_order(order: Iterable[OrderBy]) -> str:
@@ -232,13 +236,13 @@ def _mfp(plan: Mfp, indent: int) -> list[str]:
 
 def _constant(plan: Constant) -> list[str]:
     empty = "" if plan.rows or plan.error else " <empty>"
-    error = f" error({format_scalar(plan.error, ColumnType.TEXT)})" if plan.error else ""
-    head = f'Constant{empty}{error} // {{ types: "{format_types(plan.schema)}" }}'
+    error = f" error({quote(plan.error)})" if plan.error else ""
+    head = f"Constant{empty}{error} // {{ types: {quote(format_types(plan.schema))} }}"
     return [head, *("  - " + _row(row, diff, plan.schema) for row, diff in plan.rows)]
 
 
 def _row(row: Row, diff: int, schema: Schema) -> str:
-    values = ", ".join(format_scalar(v, c.type) for v, c in zip(row, schema.columns, strict=True))
+    values = ", ".join(format_scalar(v, c) for v, c in zip(row, schema.columns, strict=True))
     return f"({values})" if diff == 1 else f"(({values}) x {diff})"
 
 
@@ -259,6 +263,6 @@ def _let_rec(plan: LetRec, indent: int) -> list[str]:
         limit = f" [recursion_limit={plan.limit}{', return_at_limit' * plan.return_at_limit}]"
     lines = [f"{pad}With Mutually Recursive{limit}"]
     for id, schema, value in plan.bindings:
-        lines.append(f'{pad}  cte {id} = // {{ types: "{format_types(schema)}" }}')
+        lines.append(f"{pad}  cte {id} = // {{ types: {quote(format_types(schema))} }}")
         lines += print_plan(value, indent + 2)
     return [*lines, pad + "Return", *print_plan(plan.body, indent + 1)]

@@ -9,7 +9,7 @@ import msgspec
 
 from controller_proto.dataflow import WireFrontier
 from controller_proto.ids import GlobalId
-from controller_proto.schema import Scalar
+from controller_proto.schema import Scalar, freeze
 
 __all__ = [
     "Closing", "Frontiers", "PeekCanceled", "PeekError", "PeekResponse", "PeekResult", "PeekRows", "Refused",
@@ -57,6 +57,9 @@ class PeekRows(msgspec.Struct, frozen=True, tag="rows", tag_field="k"):
 
     columns: tuple[tuple[Scalar, ...], ...]
     counts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "columns", tuple(map(freeze, self.columns)))
 
 
 class PeekError(msgspec.Struct, frozen=True, tag="error", tag_field="k"):

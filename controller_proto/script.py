@@ -22,7 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 _RULE = "----"
-_BRACKETS = {"(": ")", "[": "]"}
+_BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _ARGUMENT = re.compile(r"([a-z][a-z0-9_-]*)=(.*)", re.DOTALL)
 
 
@@ -165,7 +165,7 @@ class Words:
 
 
 def split_words(line: str) -> Words:
-    """Take a line apart at white space, but not inside `"..."`, `[...]` or `(...)`.
+    """Take a line apart at white space, but not inside `"..."`, `[...]`, `(...)` or `{...}`.
 
     >>> split_words('peek id=7 keys=[(1, "a b")] x')
     Words(name='peek', arguments={'id': '7', 'keys': '[(1, "a b")]'}, flags=['x'])

@@ -23,10 +23,11 @@ _TOKEN = re.compile(
       | (?P<text>"(?:[^"\\]|\\.)*")
       | (?P<column>\#\d+)
       | (?P<name>[A-Za-z_][A-Za-z_0-9]*)
-      | (?P<op>::|\|\||!=|<>|<=|>=|[=<>+\-*/%()\[\],?.])
+      | (?P<op>::|\|\||!=|<>|<=|>=|[=<>+\-*/%()\[\]{},?.])
     )""",
     re.VERBOSE | re.DOTALL,
 )
+_CLOSING = {"(": ")", "{": "}", "[": "]"}
 
 
 class Token(NamedTuple):
@@ -95,6 +96,38 @@ class Tokens:
         if token.kind != "end":
             self._at += 1
         return token
+
+    def take_value(self) -> tuple[str, bool]:
+        """A literal value, and whether it was in quotes: a number, word or text, or all of `{..}`, `(..)`.
+
+        Raises LocalProtocolError `invalid-plan` if none stands here.
+        """
+        start = self.next.position
+        if self.is_op("{", "("):
+            self._take_group()
+            before = self._tokens[self._at - 1]
+            return self._text[start : before.position + 1], False
+        sign = "-" if self.accept_op("-") else ""
+        token = self.next
+        if token.kind not in ("number", "name") and (token.kind != "text" or sign):
+            raise self.error("expected a value")
+        self.take()
+        return sign + token.value, token.kind == "text"
+
+    def _take_group(self) -> None:
+        """From a bracket to the one that closes it."""
+        expected: list[str] = []
+        while True:
+            token = self.take()
+            if token.kind == "end":
+                raise self.error(f"expected {expected[-1]}")
+            if token.kind == "op" and token.value in _CLOSING:
+                expected.append(_CLOSING[token.value])
+            elif token.kind == "op" and token.value in _CLOSING.values():
+                if token.value != expected.pop():
+                    raise self.error("brackets that do not match")
+                if not expected:
+                    return
 
     def is_op(self, *values: str) -> bool:
         return self.next.kind == "op" and self.next.value in values

@@ -4,7 +4,11 @@ Both ends compute a schema from the same plan by the same rules, so a header's s
 not believed. A refusal (`invalid-plan`) names the node, the part of it, and the column or the types that do
 not fit.
 
-- `+ - * / %` and comparisons take two values of one type; a bigint beside a double or a numeric is widened.
+- Comparisons and the arms of CASE take two values of one type, `+ - * / %` two bigints, doubles or
+  numerics. Before that, integers are widened to the narrowest type that holds both (uint8 beside a signed
+  one: numeric), beside a numeric to it, beside a real or double to double; of two numerics the scale is the
+  greater.
+- A product of numerics has the sum of their scales. Their quotient is known for scale 0 alone.
 - NULL can come out of a function if it can go in, but not out of `is_null`, `is_true`, `is_false`.
 - count is a bigint and never NULL; sum(bigint) is numeric, other sums keep their type, min and max keep
   theirs. A group is never empty, so sum, min and max are nullable only over what is nullable.
@@ -17,6 +21,8 @@ Does not: evaluate; decide what can be rendered (clusterd does, by name).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from controller_proto.errors import Refusal
 from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal
@@ -39,13 +45,24 @@ from controller_proto.plan import (
     TopK,
     Union,
 )
-from controller_proto.schema import Column, ColumnType, Schema, counted, scalar_problem
+from controller_proto.schema import (
+    INTEGERS,
+    MAX_SCALE,
+    Column,
+    ColumnType,
+    Schema,
+    counted,
+    same_type,
+    scalar_problem,
+    type_name,
+)
 
-__all__ = ["MAX_DEPTH", "expr_type", "plan_schema", "shown_type", "types_problem"]
+__all__ = ["MAX_DEPTH", "common_type", "expr_type", "plan_schema", "shown_type", "types_problem"]
 
 MAX_DEPTH = 200  # a level costs up to three Python frames of the usual thousand
 
 _NUMBERS = (ColumnType.INT64, ColumnType.FLOAT64, ColumnType.NUMERIC)
+_FLOATS = (ColumnType.FLOAT32, ColumnType.FLOAT64)
 _ARITHMETIC = frozenset("+-*/%")
 _COMPARISONS = frozenset({"=", "!=", "<", "<=", ">", ">="})
 _AGGREGATES = ("count", "sum", "min", "max")
@@ -72,14 +89,14 @@ def types_problem(wanted: Schema, found: Schema) -> str | None:
     if wanted.arity != found.arity:
         return f"{wanted.arity} columns, not {found.arity}"
     for position, (a, b) in enumerate(zip(wanted.columns, found.columns, strict=True)):
-        if (a.type, a.nullable) != (b.type, b.nullable):
+        if a.nullable != b.nullable or not same_type(a, b):
             return f"column {position} is {shown_type(a)}, not {shown_type(b)}"
     return None
 
 
 def shown_type(column: Column) -> str:
     """`bigint`, or `bigint?` where NULL may stand."""
-    return column.type.value + ("?" if column.nullable else "")
+    return type_name(column) + ("?" if column.nullable else "")
 
 
 def _refuse(where: str, message: str) -> Refusal:
@@ -96,8 +113,8 @@ def _expr(expr: Expr, schema: Schema, where: str, depth: int) -> Column:
     match expr:
         case ColumnRef(index):
             return _column(index, schema, where)
-        case Literal(type_, value):
-            column = Column("literal", type_, nullable=value is None)
+        case Literal(_, value):
+            column = expr.column
             problem = scalar_problem(value, column)
             if problem is not None:
                 raise _refuse(where, problem.removeprefix("column "))
@@ -105,9 +122,9 @@ def _expr(expr: Expr, schema: Schema, where: str, depth: int) -> Column:
         case Case(condition, then, otherwise):
             found = _expr(condition, schema, where, depth + 1)
             if found.type is not ColumnType.BOOL:
-                raise _refuse(where, f"condition of CASE is {found.type.value}, not boolean")
+                raise _refuse(where, f"condition of CASE is {type_name(found)}, not boolean")
             arms = [_expr(arm, schema, where, depth + 1) for arm in (then, otherwise)]
-            return Column("case", _common(arms, "CASE", where), any(a.nullable for a in arms))
+            return _named(_common(arms, "CASE", where), "case", any(a.nullable for a in arms))
         case Call(function, args):
             return _call(function, [_expr(a, schema, where, depth + 1) for a in args], where)
 
@@ -118,14 +135,45 @@ def _column(index: int, schema: Schema, where: str) -> Column:
     return schema.columns[index]
 
 
-def _common(args: Sequence[Column], what: str, where: str) -> ColumnType:
-    """The one type of `args`, bigint widened beside double or numeric."""
-    types = {a.type for a in args}
-    if len(types) == 2 and ColumnType.INT64 in types and types & {ColumnType.FLOAT64, ColumnType.NUMERIC}:
-        types.discard(ColumnType.INT64)
-    if len(types) != 1:
-        raise _refuse(where, f"{what} of {' and '.join(a.type.value for a in args)}")
-    return types.pop()
+def _named(column: Column, name: str, nullable: bool) -> Column:
+    return msgspec.structs.replace(column, name=name, nullable=nullable)
+
+
+def common_type(a: Column, b: Column) -> Column | None:
+    """A column of the type that values of both are widened to; None if there is none."""
+    if same_type(a, b):
+        return a
+    types = {a.type, b.type}
+    if types <= INTEGERS.keys():
+        least, most = (pick(INTEGERS[t][end] for t in types) for pick, end in ((min, 0), (max, 1)))
+        holding = (t for t, (low, high) in INTEGERS.items() if low <= least and most <= high)
+        return Column("", next(holding, ColumnType.NUMERIC))
+    if types <= {*INTEGERS, ColumnType.NUMERIC}:
+        return Column("", ColumnType.NUMERIC, scale=max(a.scale, b.scale))
+    if types <= {*INTEGERS, *_FLOATS}:
+        return Column("", ColumnType.FLOAT64)
+    return None
+
+
+def _common(two: Sequence[Column], what: str, where: str) -> Column:
+    a, b = two
+    common = common_type(a, b)
+    if common is None:
+        raise _refuse(where, f"{what} of {type_name(a)} and {type_name(b)}")
+    return common
+
+
+def _arithmetic(function: str, args: Sequence[Column], where: str) -> Column:
+    a, b = args
+    common = _common(args, function, where)
+    if common.type not in _NUMBERS:
+        raise _refuse(where, f"{function} of {type_name(common)}")
+    if function == "*" and a.scale + b.scale > MAX_SCALE:
+        raise _refuse(where, f"* of {type_name(a)} and {type_name(b)}, whose scales exceed {MAX_SCALE}")
+    if function == "/" and common.scale:
+        raise _refuse(where, f"/ of {type_name(common)}")
+    scale = a.scale + b.scale if function == "*" else common.scale
+    return msgspec.structs.replace(common, name=function, nullable=a.nullable or b.nullable, scale=scale)
 
 
 def _call(function: str, args: list[Column], where: str) -> Column:
@@ -136,18 +184,16 @@ def _call(function: str, args: list[Column], where: str) -> Column:
     def each(*types: ColumnType) -> None:
         for arg in args:
             if arg.type not in types:
-                raise _refuse(where, f"{function} of {arg.type.value}")
+                raise _refuse(where, f"{function} of {type_name(arg)}")
 
     nullable = any(a.nullable for a in args)
     if function in _ARITHMETIC:
         arity(2)
-        common = _common(args, function, where)
-        each(*_NUMBERS)
-        return Column(function, common, nullable)
+        return _arithmetic(function, args, where)
     if function == "neg":
         arity(1)
         each(*_NUMBERS)
-        return Column(function, args[0].type, nullable)
+        return _named(args[0], function, nullable)
     if function in _COMPARISONS:
         arity(2)
         _common(args, function, where)
@@ -251,7 +297,7 @@ def _mfp(plan: Mfp, source: Schema, where: str) -> Schema:
         here = f"{where}, predicate {number}"
         found = expr_type(expr, schema, here)
         if found.type is not ColumnType.BOOL:
-            raise _refuse(here, f"it is {found.type.value}, not boolean")
+            raise _refuse(here, f"it is {type_name(found)}, not boolean")
     if plan.projection is None:
         return schema
     return Schema(tuple(_column(index, schema, f"{where}, projection") for index in plan.projection))
@@ -274,9 +320,9 @@ def _join(plan: Join, inputs: Sequence[Schema], where: str) -> Schema:
         here = f"{where}, equivalence {number}"
         if len(members) < 2:
             raise _refuse(here, f"{len(members)} members, at least 2 are needed")
-        types = [expr_type(member, schema, here).type for member in members]
-        if len(set(types)) > 1:
-            raise _refuse(here, f"= of {' and '.join(t.value for t in types)}")
+        types = [expr_type(member, schema, here) for member in members]
+        if not all(same_type(types[0], other) for other in types):
+            raise _refuse(here, f"= of {' and '.join(map(type_name, types))}")
     return schema
 
 
@@ -285,13 +331,13 @@ def _union(inputs: Sequence[Schema], where: str) -> Schema:
         raise _refuse(where, "no inputs")
     first = inputs[0]
     for number, other in enumerate(inputs):
-        if other.types != first.types:
-            found = ", ".join(t.value for t in other.types)
-            wanted = ", ".join(t.value for t in first.types)
+        if other.arity != first.arity or not all(map(same_type, other.columns, first.columns)):
+            found = ", ".join(map(type_name, other.columns))
+            wanted = ", ".join(map(type_name, first.columns))
             raise _refuse(where, f"input {number} is ({found}), input 0 is ({wanted})")
     return Schema(
         tuple(
-            Column(column.name, column.type, any(each.columns[position].nullable for each in inputs))
+            _named(column, column.name, any(each.columns[position].nullable for each in inputs))
             for position, column in enumerate(first.columns)
         )
     )
@@ -315,10 +361,12 @@ def _aggregate(aggregate: Aggregate, source: Schema, where: str) -> Column:
     if name == "count":
         return Column(name, ColumnType.INT64)
     if name != "sum":
-        return Column(name, of.type, of.nullable)
+        return _named(of, name, of.nullable)
     if of.type not in _NUMBERS:
-        raise _refuse(where, f"sum of {of.type.value}")
-    return Column(name, ColumnType.NUMERIC if of.type is ColumnType.INT64 else of.type, of.nullable)
+        raise _refuse(where, f"sum of {type_name(of)}")
+    if of.type is ColumnType.INT64:
+        return Column(name, ColumnType.NUMERIC, of.nullable)
+    return _named(of, name, of.nullable)
 
 
 def _top_k(plan: TopK, source: Schema, where: str) -> Schema:
@@ -328,7 +376,7 @@ def _top_k(plan: TopK, source: Schema, where: str) -> Schema:
     if plan.limit is not None:
         found = expr_type(plan.limit, source, f"{where}, limit")
         if found.type is not ColumnType.INT64:
-            raise _refuse(f"{where}, limit", f"it is {found.type.value}, not bigint")
+            raise _refuse(f"{where}, limit", f"it is {type_name(found)}, not bigint")
     return source
 
 

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from controller_proto.command import Peek
 from controller_proto.dataflow import DataflowBody, DataflowHeader, Export
 from controller_proto.errors import LocalProtocolError, Refusal
 from controller_proto.expr import Call, Case, Expr
 from controller_proto.ids import GlobalId, parse_id
 from controller_proto.plan import Get, Mfp
-from controller_proto.schema import Column, Schema, counted, scalar_problem
+from controller_proto.schema import Schema, counted, scalar_problem
 from controller_proto.typing_rules import plan_schema, types_problem
 
 __all__ = ["check_peek_size", "validate", "validate_header", "validate_peek"]
@@ -113,7 +115,7 @@ def validate_peek(peek: Peek, index: Export) -> Schema:
             raise _refuse(f"key {number} has {values}, the key of {index.id} has {len(index.key)}")
         for value, position in zip(key, index.key, strict=True):
             column = index.schema.columns[position]
-            problem = scalar_problem(value, Column(column.name, column.type, nullable=True))
+            problem = scalar_problem(value, msgspec.structs.replace(column, nullable=True))
             if problem is not None:
                 raise _refuse(f"key {number}: {problem}")
     finishing = peek.finishing

@@ -29,11 +29,13 @@ def _modules() -> dict[str, tuple[ModuleType, ast.Module]]:
     return found
 
 
-def _made(tree: ast.Module) -> set[str]:
-    """Names that a module binds at its top level and does not import."""
+def _made(tree: ast.Module | ast.If) -> set[str]:
+    """Names that a module binds at its top level, for the type checker or not, and does not import."""
     made: set[str] = set()
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.If):
+            made |= _made(node)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             made.add(node.name)
         elif isinstance(node, ast.Assign):
             made.update(n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name))

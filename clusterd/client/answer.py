@@ -12,9 +12,10 @@ import numpy as np
 
 from clusterd.convert import column_from_scalars, column_specs
 from controller_proto import response
-from controller_proto.errors import Refusal
-from controller_proto.schema import Column, ColumnType, Schema
-from shm_arrangements.view import Result
+from controller_proto.errors import LocalProtocolError, Refusal
+from controller_proto.literals import parse_type
+from controller_proto.schema import ColumnType, Schema
+from shm_arrangements.result import Result
 
 __all__ = ["Answer", "PeekCanceled", "PeekFailed", "schema_of"]
 
@@ -44,12 +45,12 @@ def schema_of(columns: Schema | Mapping[str, str]) -> Schema:
     made = []
     for name, type_ in columns.items():
         try:
-            made.append(Column(name, ColumnType(type_.removesuffix("?").strip()), type_.endswith("?")))
-        except ValueError:
+            made.append(parse_type(type_.removesuffix("?"), name, nullable=type_.endswith("?")))
+        except LocalProtocolError as error:
             known = ", ".join(t.value for t in ColumnType)
             raise Refusal(
                 "schema-mismatch", f"column {name!r}: no type {type_!r}", f"there are: {known}"
-            ) from None
+            ) from error
     return Schema(tuple(made))
 
 
@@ -61,7 +62,7 @@ class Answer(Result):
     def __init__(self, schema: Schema, rows: response.PeekRows, time: int | None, served_by: str) -> None:
         specs = column_specs(schema)
         columns = tuple(
-            column_from_scalars(spec.type, values) for spec, values in zip(specs, rows.columns, strict=True)
+            column_from_scalars(spec, values) for spec, values in zip(specs, rows.columns, strict=True)
         )
         super().__init__(specs, columns, np.array(rows.counts, dtype=np.int64), None)
         self.time = time

@@ -12,7 +12,7 @@ from clusterd.client.answer import Answer
 from controller_proto.dataflow import Export, WireFrontier
 from controller_proto.expr import Expr
 from controller_proto.plan import Get, OrderBy
-from controller_proto.schema import Row, Scalar
+from controller_proto.schema import Row, Scalar, type_name
 from shm_arrangements.attach import Attached
 
 if TYPE_CHECKING:
@@ -90,6 +90,6 @@ class Index:
 
     def __repr__(self) -> str:
         columns = self.schema.columns
-        told = ", ".join(f"{c.name} {c.type.value}{'?' if c.nullable else ''}" for c in columns)
+        told = ", ".join(f"{c.name} {type_name(c)}{'?' if c.nullable else ''}" for c in columns)
         key = ", ".join(columns[position].name for position in self.key)
         return f"Index({self.id}: {told}; key=[{key}], since={self.since})"

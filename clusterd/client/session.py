@@ -43,7 +43,7 @@ from controller_proto.ids import GlobalId, parse_id
 from controller_proto.parse_expr import parse_expr
 from controller_proto.parse_plan import parse_plan
 from controller_proto.plan import Get, OrderBy, Plan
-from controller_proto.schema import Column, Row, Scalar, Schema
+from controller_proto.schema import Row, Scalar, Schema
 from controller_proto.typing_rules import plan_schema
 from controller_proto.validate import validate_peek
 from shm_arrangements.attach import Attached, attach
@@ -573,7 +573,8 @@ def _renamed(schema: Schema, names: Sequence[str] | None) -> Schema:
         return schema
     if len(names) != schema.arity:
         raise Refusal("invalid-plan", f"{len(names)} names for {schema.arity} columns")
-    return Schema(tuple(Column(n, c.type, c.nullable) for n, c in zip(names, schema.columns, strict=True)))
+    pairs = zip(names, schema.columns, strict=True)
+    return Schema(tuple(msgspec.structs.replace(column, name=name) for name, column in pairs))
 
 
 def _position(schema: Schema, column: str | int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterd.driver.reads import answer_count, answer_lines, peek_from_words, types_of
+from clusterd.driver.reads import answer_count, answer_lines, columns_of, peek_from_words
 from clusterd.driver.state import OK, Directive, Run, Started
 from controller_proto import command as c
 from controller_proto.dataflow import Export
@@ -46,7 +46,7 @@ def peek(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     started = _start(run, words, words.get("name"))
     words.expect_all_used()
     started.session.do(started.peek, timeout_s)
-    return answer_lines(_answer(started, timeout_s), types_of(started.peek, started.index))
+    return answer_lines(_answer(started, timeout_s), columns_of(started.peek, started.index))
 
 
 def count(run: Run, words: Words, body: Sequence[str]) -> list[str]:
@@ -74,7 +74,7 @@ def _named(run: Run, name: str) -> Started:
 def await_peek(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     started = _named(run, words.one("name"))
     answer = _answer(started, run.wait_s(words))
-    return answer_lines(answer, types_of(started.peek, started.index))
+    return answer_lines(answer, columns_of(started.peek, started.index))
 
 
 def cancel_peek(run: Run, words: Words, body: Sequence[str]) -> list[str]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from controller_proto.command import Finishing, Peek
 from controller_proto.dataflow import Export
 from controller_proto.errors import Disconnected, LocalProtocolError, ProtocolError, Refusal
@@ -24,13 +26,14 @@ from controller_proto.validate import validate_peek
 __all__ = [
     "answer_count",
     "answer_lines",
+    "columns_of",
     "error_line",
     "parse_time",
     "parse_u64",
     "peek_from_words",
-    "types_of",
 ]
 
+_LOOKS = {str: Column("", ColumnType.TEXT), float: Column("", ColumnType.FLOAT64)}
 _MOST_LINES = 1_000_000  # beyond it an answer is a mistake of the script
 
 
@@ -100,11 +103,8 @@ def _key(tokens: Tokens, index: Export | None) -> Row:
     while not tokens.accept_op(")"):
         if values:
             tokens.expect_op(",")
-        sign = "-" if tokens.accept_op("-") else ""
-        token = tokens.take()
-        if token.kind not in ("number", "text", "name"):
-            raise tokens.error("expected a value")
-        values.append(_value(sign + token.value, token.kind == "text", index, len(values)))
+        text, quoted = tokens.take_value()
+        values.append(_value(text, quoted, index, len(values)))
     return tuple(values)
 
 
@@ -112,7 +112,7 @@ def _value(text: str, quoted: bool, index: Export | None, position: int) -> Scal
     if index is not None and position < len(index.key) and index.key[position] < index.schema.arity:
         column = index.schema.columns[index.key[position]]
         try:
-            return parse_scalar(text, Column(column.name, column.type, nullable=True), quoted=quoted)
+            return parse_scalar(text, msgspec.structs.replace(column, nullable=True), quoted=quoted)
         except LocalProtocolError:
             pass
     return text if quoted else _guess(text)
@@ -131,17 +131,17 @@ def _guess(text: str) -> Scalar:
         return text
 
 
-def types_of(peek: Peek, index: Export | None) -> tuple[ColumnType, ...] | None:
-    """The types of the answer's columns; None if they are not known."""
+def columns_of(peek: Peek, index: Export | None) -> tuple[Column, ...] | None:
+    """The columns of the answer; None if they are not known."""
     if index is None:
         return None
     try:
-        return validate_peek(peek, index).types
+        return validate_peek(peek, index).columns
     except Refusal:
         return None
 
 
-def answer_lines(answer: PeekResponse, types: Sequence[ColumnType] | None) -> list[str]:
+def answer_lines(answer: PeekResponse, columns: Sequence[Column] | None) -> list[str]:
     """A line a row, as often as it is there; or the error; or `canceled`."""
     result = answer.result
     if isinstance(result, PeekCanceled):
@@ -153,7 +153,7 @@ def answer_lines(answer: PeekResponse, types: Sequence[ColumnType] | None) -> li
     if any(len(column) != len(result.counts) for column in result.columns):
         return [f"error: {[len(c) for c in result.columns]} values for {len(result.counts)} rows"]
     shown = [
-        [_shown(value, None if types is None else types[position]) for value in column]
+        [_shown(value, None if columns is None else columns[position]) for value in column]
         for position, column in enumerate(result.columns)
     ]
     lines = []
@@ -170,11 +170,9 @@ def answer_count(answer: PeekResponse) -> list[str]:
     return [str(sum(answer.result.counts))]
 
 
-def _shown(value: Scalar, type_: ColumnType | None) -> str:
-    if type_ is not None:
-        return format_scalar(value, type_)
-    if isinstance(value, bool):
-        return format_scalar(value, ColumnType.BOOL)
-    if isinstance(value, str):
-        return format_scalar(value, ColumnType.TEXT)
-    return format_scalar(value, ColumnType.FLOAT64 if isinstance(value, float) else ColumnType.INT64)
+def _shown(value: Scalar, column: Column | None) -> str:
+    if column is None:  # then as it looks
+        if isinstance(value, tuple):
+            return "{" + ",".join(_shown(part, None) for part in value) + "}"
+        column = _LOOKS.get(type(value), Column("", ColumnType.INT64))
+    return format_scalar(value, column)

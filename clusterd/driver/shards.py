@@ -14,8 +14,9 @@ from clusterd.driver.state import OK, Directive, Run
 from controller_proto.errors import LocalProtocolError
 from controller_proto.literals import parse_type
 from controller_proto.parse_dataflow import parse_frontier
-from controller_proto.schema import Column, Schema
+from controller_proto.schema import Schema
 from controller_proto.script import Words, split_line
+from controller_proto.tokens import tokenize
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.updates import Updates
 
@@ -25,10 +26,14 @@ __all__ = ["DIRECTIVES"]
 def define_schema(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     columns = []
     for line in body:
-        parts = split_line(line)
-        if len(parts) not in (2, 3) or parts[2:] not in ([], ["nullable"]):
+        name, *words_of_type = split_line(line)
+        nullable = words_of_type[-1:] == ["nullable"]
+        text = " ".join(words_of_type[: len(words_of_type) - nullable])
+        if not text:
             raise LocalProtocolError("bad-message", f"expected `column type [nullable]`, not {line!r}")
-        columns.append(Column(parts[0], parse_type(parts[1].strip('"')), len(parts) == 3))
+        if text.startswith('"'):
+            text = tokenize(text)[0].value
+        columns.append(parse_type(text, name, nullable=nullable))
     run.schemas[words.one("name")] = Schema(tuple(columns))
     return OK
 

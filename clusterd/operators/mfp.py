@@ -68,7 +68,7 @@ class Stage:
             if compiled.fallible or compiled.references & failing:
                 failing.add(len(wide))
             name = wide[expr.index].name if isinstance(expr, ColumnRef) else f"column{len(wide)}"
-            wide.append(ColumnSpec(name, compiled.type, compiled.nullable))
+            wide.append(ColumnSpec(name, compiled.type, compiled.nullable, compiled.scale))
         self._predicate = conjunction([compile_expr(p, wide) for p in spec.predicates])
         kept = tuple(range(len(wide))) if spec.projection is None else spec.projection
         for index in kept:

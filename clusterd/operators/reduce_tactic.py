@@ -32,7 +32,11 @@ Bools = NDArray[np.bool_]
 
 COUNT_WORDS = 2
 _ALL_VALID = np.zeros(0, np.bool_)
-_SUM_SIZES: dict[AnyType, int] = {ColumnType.INT64: 3, ColumnType.NUMERIC: 4, ColumnType.FLOAT64: kernels.LIMBS}
+_SUM_SIZES: dict[AnyType, int] = {
+    ColumnType.INT64: 3,
+    ColumnType.NUMERIC: 4,
+    ColumnType.FLOAT64: kernels.LIMBS,
+}
 _RESULTS = {
     ColumnType.INT64: ColumnType.NUMERIC,
     ColumnType.NUMERIC: ColumnType.NUMERIC,
@@ -61,10 +65,10 @@ def result_spec(call: AggregateCall, columns: Sequence[ColumnSpec]) -> ColumnSpe
         raise ValueError(f"{call.function} needs a column")
     spec = columns[call.column]
     if call.function in ("min", "max"):
-        return ColumnSpec(name, spec.type, spec.nullable)
+        return ColumnSpec(name, spec.type, spec.nullable, spec.scale)
     if call.function != "sum" or spec.type not in _RESULTS:
         raise ValueError(f"no aggregate {call.function} of {spec.type.name.lower()}")
-    return ColumnSpec(name, _RESULTS[spec.type], spec.nullable)
+    return ColumnSpec(name, _RESULTS[spec.type], spec.nullable, spec.scale)
 
 
 @dataclass(slots=True)

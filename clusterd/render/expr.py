@@ -5,8 +5,9 @@ costs a few numpy or kernel calls a node and no Python a row. Errors are data (f
 combine), so a row that fails leaves its neighbours alone, and what AND, OR or CASE guards has no effect.
 
 Meaning is PostgreSQL's: a division by zero, a result that leaves bigint, numeric (38 digits) or double
-precision, are errors; NaN equals NaN and is greater than every number; text orders by bytes; a bigint beside
-a double or a numeric is widened. Numerics have scale 0, so their quotient is rounded toward zero.
+precision, are errors; NaN equals NaN and is greater than every number; text orders by bytes; numbers of two
+types are widened to one (typing_rules.py says to which). A quotient of numerics is known for scale 0 alone,
+and rounded toward zero.
 
 Does not: validate a plan as a whole (controller_proto/typing_rules.py does); hold state; do I/O.
 """
@@ -18,11 +19,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import clusterd.render.functions as functions
-from clusterd.convert import column_from_scalars, from_wire_type, to_wire_type
+from clusterd.convert import column_from_scalars, from_wire, to_wire
 from clusterd.operators.kernels import scalar
 from clusterd.render.functions import Evaluated, filled
 from controller_proto.errors import Refusal
 from controller_proto.expr import Case, ColumnRef, Expr, Literal
+from controller_proto.schema import Column as WireColumn
+from controller_proto.schema import type_name
+from controller_proto.typing_rules import common_type
 from shm_arrangements.columns import Column
 from shm_arrangements.types import AnyType, ColumnSpec, ColumnType
 
@@ -41,7 +45,7 @@ _UNARY: Final = ("neg", "not", "is_null", "is_true", "is_false")
 class CompiledExpr:
     """`run(columns, n)` evaluates on n rows; its result may have one row that stands for all.
 
-    nullable: NULL may come out. fallible: an error may. references: the columns read.
+    nullable: NULL may come out. fallible: an error may. references: the columns read. scale: of a numeric.
     """
 
     type: AnyType
@@ -49,6 +53,12 @@ class CompiledExpr:
     fallible: bool
     references: frozenset[int]
     run: _Run
+    scale: int = 0
+
+    @property
+    def wire(self) -> WireColumn:
+        """The column it makes, in the words of typing_rules.py."""
+        return to_wire(ColumnSpec("", self.type, self.nullable, self.scale))
 
     def __call__(self, columns: Sequence[Evaluated], n: int) -> Evaluated:
         """n rows exactly."""
@@ -80,31 +90,31 @@ def _refuse(message: str) -> Refusal:
 
 
 def _name(expr: CompiledExpr) -> str:
-    return to_wire_type(expr.type).value
+    return type_name(expr.wire)
 
 
 def _column(index: int, columns: Sequence[ColumnSpec]) -> CompiledExpr:
     if not 0 <= index < len(columns):
         raise _refuse(f"column #{index} of {len(columns)} columns")
     spec = columns[index]
-    return CompiledExpr(spec.type, spec.nullable, False, frozenset((index,)), lambda inputs, n: inputs[index])
+    return CompiledExpr(
+        spec.type, spec.nullable, False, frozenset((index,)), lambda inputs, n: inputs[index], spec.scale
+    )
 
 
-def _constant(column: Column) -> CompiledExpr:
+def _constant(column: Column, scale: int) -> CompiledExpr:
     value = Evaluated(column)
-    return CompiledExpr(column.type, column.has_validity, False, frozenset(), lambda inputs, n: value)
+    return CompiledExpr(column.type, column.has_validity, False, frozenset(), lambda inputs, n: value, scale)
 
 
 def _literal(literal: Literal) -> CompiledExpr:
     try:
-        return _constant(column_from_scalars(from_wire_type(literal.type), [literal.value]))
+        return _constant(column_from_scalars(from_wire(literal.column), [literal.value]), literal.scale)
     except ValueError as error:
         raise _refuse(f"literal {literal.value!r}: {error}") from error
 
 
-def _strict(
-    type_: AnyType, args: Sequence[CompiledExpr], run: _Run, *, fails: bool = False
-) -> CompiledExpr:
+def _strict(type_: AnyType, args: Sequence[CompiledExpr], run: _Run, *, fails: bool = False) -> CompiledExpr:
     """NULL if an argument is, an error if an argument has one."""
     return CompiledExpr(
         type_,
@@ -126,7 +136,7 @@ def _call(function: str, args: list[CompiledExpr]) -> CompiledExpr:
     if function == "neg":
         if args[0].type not in _NUMBERS:
             raise _refuse(f"{function} of {_name(args[0])}")
-        return _arithmetic("-", _constant(Column.from_pylist(args[0].type, [0])), args[0])
+        return _arithmetic("-", _constant(Column.from_pylist(args[0].type, [0]), args[0].scale), args[0])
     if function == "||":
         return _concat(*args)
     if function in functions.COMPARISONS:
@@ -168,20 +178,27 @@ def _judgement(function: str, argument: CompiledExpr) -> CompiledExpr:
     return compiled if function == "not" else replace(compiled, nullable=False)
 
 
-def _same_type(what: str, left: CompiledExpr, right: CompiledExpr) -> tuple[CompiledExpr, CompiledExpr]:
-    """Both of one type, a bigint widened to the other side's."""
-    if left.type is right.type:
-        return left, right
-    wide = (ColumnType.FLOAT64, ColumnType.NUMERIC)
-    if left.type is ColumnType.INT64 and right.type in wide:
-        return _widened(left, right.type), right
-    if right.type is ColumnType.INT64 and left.type in wide:
-        return left, _widened(right, left.type)
-    raise _refuse(f"{what} of {_name(left)} and {_name(right)}")
+def _same_type(
+    what: str, left: CompiledExpr, right: CompiledExpr, *, compared: bool = False
+) -> tuple[CompiledExpr, CompiledExpr]:
+    """Both of one type, numbers widened to it."""
+    common = common_type(left.wire, right.wire)
+    if common is None:
+        raise _refuse(f"{what} of {_name(left)} and {_name(right)}")
+    to = from_wire(common)
+    return _widened(left, to.type, to.scale, compared), _widened(right, to.type, to.scale, compared)
 
 
-def _widened(expr: CompiledExpr, to: AnyType) -> CompiledExpr:
-    return replace(expr, type=to, run=lambda inputs, n: functions.widened(expr.run(inputs, n), to))
+def _widened(expr: CompiledExpr, to: AnyType, scale: int, compared: bool = False) -> CompiledExpr:
+    if (expr.type, expr.scale) == (to, scale):
+        return expr
+    digits = scale - expr.scale
+
+    def run(inputs: Sequence[Evaluated], n: int) -> Evaluated:
+        return functions.widened(expr.run(inputs, n), to, digits, compared=compared)
+
+    fallible = expr.fallible or (digits > 0 and not compared)
+    return replace(expr, type=to, run=run, scale=scale, fallible=fallible)
 
 
 def _case(condition: CompiledExpr, then: CompiledExpr, otherwise: CompiledExpr) -> CompiledExpr:
@@ -193,11 +210,11 @@ def _case(condition: CompiledExpr, then: CompiledExpr, otherwise: CompiledExpr) 
         return functions.case(condition.run(inputs, n), *arms, n)
 
     compiled = _strict(then.type, [condition, then, otherwise], run)
-    return replace(compiled, nullable=then.nullable or otherwise.nullable)
+    return replace(compiled, nullable=then.nullable or otherwise.nullable, scale=then.scale)
 
 
 def _comparison(function: str, left: CompiledExpr, right: CompiledExpr) -> CompiledExpr:
-    left, right = _same_type(function, left, right)
+    left, right = _same_type(function, left, right, compared=True)
 
     def run(inputs: Sequence[Evaluated], n: int) -> Evaluated:
         return functions.compare(function, left.run(inputs, n), right.run(inputs, n))
@@ -206,15 +223,20 @@ def _comparison(function: str, left: CompiledExpr, right: CompiledExpr) -> Compi
 
 
 def _arithmetic(function: str, left: CompiledExpr, right: CompiledExpr) -> CompiledExpr:
-    left, right = _same_type(function, left, right)
-    if left.type not in _NUMBERS:
+    scale = left.scale + right.scale  # of a product
+    if function == "*" and ColumnType.NUMERIC in (left.type, right.type):
+        left, right = (_widened(each, ColumnType.NUMERIC, each.scale) for each in (left, right))
+    else:
+        left, right = _same_type(function, left, right)
+        scale = left.scale
+    if left.type not in _NUMBERS or (function == "/" and scale):
         raise _refuse(f"{function} of {_name(left)}")
     op = _ARITHMETIC[function]
 
     def run(inputs: Sequence[Evaluated], n: int) -> Evaluated:
         return functions.arithmetic(op, left.run(inputs, n), right.run(inputs, n))
 
-    return _strict(left.type, [left, right], run, fails=True)
+    return replace(_strict(left.type, [left, right], run, fails=True), scale=scale)
 
 
 def _concat(left: CompiledExpr, right: CompiledExpr) -> CompiledExpr:

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusterd.operators.kernels import scalar
-from shm_arrangements.columns import Column, canonical_floats
-from shm_arrangements.types import AnyType, ColumnType
+from shm_arrangements.columns import Column, Table, canonical_floats
+from shm_arrangements.types import DTYPES, AnyType, ColumnType, is_nested
 
 __all__ = [
     "COMPARISONS", "MESSAGES", "Codes", "Evaluated", "arithmetic", "case", "compare", "concat", "error_texts",
@@ -193,23 +193,53 @@ def case(condition: Evaluated, then: Evaluated, otherwise: Evaluated, n: int) ->
         return Evaluated(column)
     fine, valid = errors == 0, column.validity
     kept = fine if valid is None else valid & fine
-    return Evaluated(Column(column.type, column.values, column.offsets, kept).canonical(), errors)
+    kept_column = Column(
+        column.type, column.values, column.offsets, kept, children=column.children, length=len(column)
+    )
+    return Evaluated(kept_column.canonical(), errors)
 
 
 # Types and comparison.
 
 
-def widened(argument: Evaluated, to: AnyType) -> Evaluated:
-    """A bigint as double precision or numeric."""
-    column = argument.column
-    if to is ColumnType.FLOAT64:
-        values: NDArray[Any] = column.values.astype(np.float64)
-    else:
-        values = np.empty((len(column), 2), np.uint64)
-        values[:, 0] = column.values.view(np.uint64)
-        values[:, 1] = (column.values >> 63).view(np.uint64)
-    return Evaluated(Column(to, values, None, column.validity), argument.errors)
+def widened(argument: Evaluated, to: AnyType, digits: int = 0, *, compared: bool = False) -> Evaluated:
+    """A number as a wider one: an integer as any number, a real as a double; a numeric with `digits` more
+    digits behind the point, be it made of an integer or not.
 
+    A numeric that has no room for that is an error; if it is only `compared`, to a numeric that does not
+    change, it becomes one beyond all of them instead, which compares as it does.
+    """
+    column = argument.column
+    if to is not ColumnType.NUMERIC:
+        assert isinstance(to, ColumnType)
+        values: NDArray[Any] = column.values.astype(DTYPES[to])
+        return Evaluated(Column(to, values, None, column.validity), argument.errors)
+    values = column.values
+    if column.type is not ColumnType.NUMERIC:
+        high = np.zeros(len(column), np.uint64)
+        if values.dtype.kind == "i":
+            high = (values.astype(np.int64) >> 63).view(np.uint64)
+            values = values.astype(np.int64).view(np.uint64)
+        values = np.stack((values.astype(np.uint64), high), axis=1)
+    if not digits:
+        return Evaluated(Column(to, values, None, column.validity), argument.errors)
+    shift = Column.from_pylist(to, [10**digits]).values
+    out = np.zeros((len(column), 2), np.uint64)
+    codes = np.zeros(len(column), np.uint8)
+    count = scalar.numeric_arithmetic(scalar.MUL, values, 1, shift, 0, out, codes)
+    if count and compared:
+        beyond = codes != 0
+        negative = values[:, 1] >> np.uint64(63) != 0
+        out[beyond & negative] = _LEAST
+        out[beyond & ~negative] = _GREATEST
+        count = 0
+    return _result(to, out, column.validity, argument.errors, codes if count else None)
+
+
+_BY_CELLS: Final = (ColumnType.UUID, ColumnType.INTERVAL, ColumnType.BYTEA, ColumnType.JSONB)
+# 128-bit integers as [low, high]; a numeric is far within them.
+_LEAST: Final = np.array([0, 1 << 63], np.uint64)
+_GREATEST: Final = np.array([(1 << 64) - 1, (1 << 63) - 1], np.uint64)
 
 # From "is less" and "is equal" to each comparison.
 COMPARISONS: Final[dict[str, Callable[[Bools, Bools], Bools]]] = {
@@ -233,9 +263,14 @@ def _order(left: Column, right: Column) -> tuple[Bools, Bools]:
         same_high = a_high == b_high
         less = (a_high < b_high) | (same_high & (a[:, 0] < b[:, 0]))
         return less, same_high & (a[:, 0] == b[:, 0])
-    if left.type is ColumnType.FLOAT64:
+    if left.type in (ColumnType.FLOAT64, ColumnType.FLOAT32):
         a_nan, b_nan = np.isnan(a), np.isnan(b)
         return (a < b) | (b_nan & ~a_nan), (a == b) | (a_nan & b_nan)
+    if is_nested(left.type) or left.type in _BY_CELLS:
+        order = np.empty(_size(left, right), np.int8)
+        tables = Table([left]), Table([right])
+        scalar.compare_values(tables[0].cells, _step(left), tables[1].cells, _step(right), order)
+        return order < 0, order == 0
     return a < b, a == b
 
 

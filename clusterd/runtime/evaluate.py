@@ -19,11 +19,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from clusterd.convert import column_from_scalars, scalars_from_column
+from clusterd.convert import column_from_scalars, scalars_from_column, to_wire
 from clusterd.runtime.finish import PLAIN, Finisher, plan_finishing, split_error
 from controller_proto.command import Peek
 from controller_proto.dataflow import Export
 from controller_proto.errors import Refusal
+from controller_proto.literals import format_scalar
 from controller_proto.response import PeekError, PeekResponse, PeekResult, PeekRows
 from controller_proto.schema import Row, scalar_problem
 from controller_proto.validate import validate_peek
@@ -33,6 +34,7 @@ from shm_arrangements.columns import Column
 from shm_arrangements.errors import MultiplicityOverflow
 from shm_arrangements.rows import RowSpec, encode
 from shm_arrangements.schema import ArrangementSchema
+from shm_arrangements.types import ColumnSpec
 
 __all__ = ["Readable", "check_peek", "evaluate", "evaluate_pieces"]
 
@@ -69,8 +71,7 @@ def check_peek(peek: Peek, index: Export) -> None:
         if len(key) != len(index.key):
             validate_peek(peek, index)  # words it
         for value, position in zip(key, index.key, strict=True):
-            column = index.schema.columns[position]
-            if value is not None and scalar_problem(value, column) is not None:
+            if value is not None and scalar_problem(value, index.schema.columns[position]) is not None:
                 validate_peek(peek, index)
 
 
@@ -135,7 +136,9 @@ def _rows(
     if negative:
         raise _negative(index, time, negative)
     columns, counts = finisher.finish()
-    return PeekRows(tuple(map(scalars_from_column, columns)), tuple(counts.tolist()))
+    specs = finisher.columns
+    found = tuple(scalars_from_column(spec, column) for spec, column in zip(specs, columns, strict=True))
+    return PeekRows(found, tuple(counts.tolist()))
 
 
 def _found(
@@ -162,8 +165,7 @@ def _key_columns(keys: Sequence[Row], schema: ArrangementSchema) -> tuple[Column
     """The keys in key order, each once: what is one key by the rows' own equality."""
     try:
         columns = tuple(
-            column_from_scalars(spec.type, [key[i] for key in keys])
-            for i, spec in enumerate(schema.key_specs)
+            column_from_scalars(spec, [key[i] for key in keys]) for i, spec in enumerate(schema.key_specs)
         )
     except ValueError as error:
         raise Refusal("invalid-plan", f"key: {error}") from error
@@ -197,7 +199,8 @@ def _negative(index: Readable, time: int, found: Sequence[tuple[tuple[Column, ..
     )
     counts = np.concatenate([counts for _, counts in found])
     first = int(encode(columns, RowSpec.of(index.schema.columns), len(counts)).sort_order()[0])
-    row = ", ".join(_shown(column.slice(first, first + 1)) for column in columns)
+    specs = zip(index.schema.columns, columns, strict=True)
+    row = ", ".join(_shown(spec, column.slice(first, first + 1)) for spec, column in specs)
     return Refusal(
         "invalid-data",
         f"row ({row}) of {index.name} has multiplicity {int(counts[first])} at {time}",
@@ -205,8 +208,6 @@ def _negative(index: Readable, time: int, found: Sequence[tuple[tuple[Column, ..
     )
 
 
-def _shown(column: Column) -> str:
-    value = scalars_from_column(column)[0]
-    if isinstance(value, str) and column.offsets is not None:
-        return '"' + (value if len(value) <= 40 else value[:40] + "...") + '"'
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+def _shown(spec: ColumnSpec, column: Column) -> str:
+    text = format_scalar(scalars_from_column(spec, column)[0], to_wire(spec))
+    return text if len(text) <= 42 else text[:41] + "..."

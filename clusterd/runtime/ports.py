@@ -16,6 +16,7 @@ from controller_proto.command import CreateDataflow, Peek
 from controller_proto.dataflow import Export, SourceImport
 from controller_proto.errors import CodecError, Refusal
 from controller_proto.ids import GlobalId
+from controller_proto.schema import same_type, type_name
 
 __all__ = ["WorkerPorts"]
 
@@ -48,10 +49,9 @@ class WorkerPorts:
             )  # fmt: skip
         shard = self._store.shard(source.shard)
         for found, given in zip(shard.schema.columns, source.schema.columns, strict=False):
-            if (found.name, found.type) != (given.name, given.type) or (
-                found.nullable and not given.nullable
-            ):
-                what = f"column {given.name!r} ({given.type.value}) is {found.name!r} ({found.type.value})"
+            same = found.name == given.name and same_type(found, given)
+            if not same or (found.nullable and not given.nullable):
+                what = f"column {given.name!r} ({type_name(given)}) is {found.name!r} ({type_name(found)})"
                 if found.nullable and not given.nullable:
                     what = f"column {given.name!r} is nullable"
                 raise Refusal("schema-mismatch", f"import {source.id}: {what} in shard {source.shard!r}")

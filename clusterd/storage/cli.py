@@ -13,7 +13,9 @@ import click
 
 from clusterd import exit_codes
 from clusterd.errors import DaemonError
-from controller_proto.errors import Refusal
+from controller_proto.errors import LocalProtocolError, Refusal
+from controller_proto.literals import parse_type
+from controller_proto.schema import Schema
 
 __all__ = ["DEFAULT_DATA_DIR", "load"]
 
@@ -29,11 +31,16 @@ _FAILED = 1
     help="Column with each row's time: an integer, or a timestamp (counted in microseconds since 1970).",
 )  # fmt: skip
 @click.option(
+    "--columns",
+    help="The file's columns as the shard shall have them: `id integer, price numeric(38,2)?`. "
+    "Else they are as in a shard that is there, or bigint, double precision, text, ... as the file has them.",
+)
+@click.option(
     "--data-dir", default=DEFAULT_DATA_DIR, show_default=True,
     type=click.Path(file_okay=False, path_type=Path), help="Directory of the shards.",
 )  # fmt: skip
-def load(file: Path, shard: str, time_column: str, data_dir: Path) -> None:
-    """Append the rows of a Parquet FILE to a shard, all of them or none.
+def load(file: Path, shard: str, time_column: str, columns: str | None, data_dir: Path) -> None:
+    """Append the rows of FILE (Parquet, Arrow IPC, .csv, .tsv) to a shard, all of them or none.
 
     The file's columns are in memory at once. A replica that maintains views of the shard follows by itself.
 
@@ -45,7 +52,7 @@ def load(file: Path, shard: str, time_column: str, data_dir: Path) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from clusterd.storage.load import load_parquet
+    from clusterd.storage.load import load_file
     from clusterd.storage.store import Store
 
     started = time.monotonic()
@@ -58,14 +65,15 @@ def load(file: Path, shard: str, time_column: str, data_dir: Path) -> None:
             click.echo(f"data directory {store.data_dir}" + (" (made now)" if store.created else ""))
             task = bar.add_task(f"{file.name} to {shard}", total=None)
 
-            def progress(done: int, total: int) -> None:
+            def progress(done: int, total: int | None) -> None:
                 bar.update(task, completed=done, total=total)
 
-            loaded = load_parquet(store, file, shard, time_column, progress=progress)
+            asked = None if columns is None else Schema(parse_type(f"record({columns})").fields)
+            loaded = load_file(store, file, shard, time_column, asked=asked, progress=progress)
     except DaemonError as error:
         click.echo(f"error: {error.message}\nhint: {error.hint}", err=True)
         sys.exit(error.exit_code)
-    except Refusal as refusal:
+    except (Refusal, LocalProtocolError) as refusal:
         click.echo(f"error: {refusal.code}: {refusal.message}", err=True)
         if refusal.hint:
             click.echo(f"hint: {refusal.hint}", err=True)

@@ -87,7 +87,9 @@ def write_part(directory: Path, specs: tuple[ColumnSpec, ...], updates: Updates)
             with pa.ipc.new_file(file, schema) as writer:
                 for start in range(0, len(times), BATCH_ROWS):
                     piece = updates.slice(start, min(start + BATCH_ROWS, len(times)))
-                    arrays = [column_to_arrow(column) for column in piece.columns]
+                    arrays = [
+                        column_to_arrow(s, column) for s, column in zip(specs, piece.columns, strict=True)
+                    ]
                     arrays += [pa.array(piece.times), pa.array(piece.diffs)]
                     writer.write_batch(pa.record_batch(arrays, schema=schema))
         os.fsync(fd)
@@ -137,8 +139,7 @@ def read_part(path: Path, specs: tuple[ColumnSpec, ...], lower: int, upper: int 
         if first >= last:
             continue
         columns = tuple(
-            column_from_arrow(batch.column(i), spec.type, name=spec.name, trusted=True)
-            for i, spec in enumerate(specs)
+            column_from_arrow(batch.column(i), spec, trusted=True) for i, spec in enumerate(specs)
         )
         updates = Updates(columns, times, _lane(batch.column(len(specs) + 1), np.int64))
         yield updates if last - first == len(times) else updates.slice(first, last)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from clusterd.convert import column_specs, to_wire_type
+from clusterd.convert import column_specs, type_name_of
 from clusterd.storage import catalog, parts
 from clusterd.storage.catalog import Catalog
 from controller_proto.errors import Refusal
@@ -107,8 +107,8 @@ class Shard:
                 f"{len(updates.columns)} columns for shard {self.name!r}, which has {len(self.specs)}",
             )
         for spec, column in zip(self.specs, updates.columns, strict=True):
-            if column.type is not spec.type:
-                given, wanted = to_wire_type(column.type).value, to_wire_type(spec.type).value
+            if column.type != spec.type:
+                given, wanted = type_name_of(column.type), type_name_of(spec.type)
                 raise Refusal("schema-mismatch", f"column {spec.name!r} is {wanted}, not {given}")
             if not spec.nullable and column.null_count:
                 raise Refusal(

@@ -27,7 +27,7 @@ from clusterd.storage.catalog import Catalog
 from clusterd.storage.data_dir import open_data_dir, sync_directory
 from clusterd.storage.shard import Shard
 from controller_proto.errors import Refusal
-from controller_proto.schema import Column, Schema
+from controller_proto.schema import Column, Schema, type_name
 
 __all__ = ["Store"]
 
@@ -140,4 +140,4 @@ def _difference(found: Schema, given: Schema) -> str:
 
 
 def _column(column: Column) -> str:
-    return f"{column.type.value}{' nullable' if column.nullable else ''}"
+    return f"{type_name(column)}{' nullable' if column.nullable else ''}"

@@ -31,9 +31,9 @@ def test_a_schema_is_written_as_names_and_types() -> None:
     )
     assert schema_of(schema) is schema
     with pytest.raises(
-        Refusal, match="schema-mismatch: column 'n': no type 'int'; there are: boolean, bigint"
+        Refusal, match="schema-mismatch: column 'n': no type 'money'; there are: boolean, smallint"
     ):
-        schema_of({"n": "int"})
+        schema_of({"n": "money"})
 
 
 def test_an_answer_is_read_as_rows_dicts_and_numpy() -> None:

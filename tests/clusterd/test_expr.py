@@ -10,14 +10,13 @@ import duckdb
 import numpy as np
 import pytest
 
-from clusterd.convert import from_wire_type
 from clusterd.render.expr import CompiledExpr, compile_expr, conjunction
 from clusterd.render.functions import MESSAGES, Evaluated
 from controller_proto.errors import Refusal
 from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal
 from controller_proto.schema import ColumnType as T
 from shm_arrangements.columns import Column
-from shm_arrangements.types import ColumnSpec
+from shm_arrangements.types import ColumnSpec, ColumnType
 from tests.clusterd import naive
 
 VALUES: dict[T, list[Any]] = {
@@ -29,7 +28,7 @@ VALUES: dict[T, list[Any]] = {
     T.NUMERIC: [0, 1, -1, 3, 10**19, -(10**19), 10**38 - 1, 1 - 10**38, 2**64, None],
 }
 TYPES = tuple(VALUES)
-SPECS = tuple(ColumnSpec(f"c{i}", from_wire_type(t), True) for i, t in enumerate(TYPES * 2))
+SPECS = tuple(ColumnSpec(f"c{i}", ColumnType[t.name], True) for i, t in enumerate(TYPES * 2))
 WIRE_TYPES = TYPES * 2
 
 
@@ -159,7 +158,7 @@ def test_no_rows_are_no_problem() -> None:
 
 
 def test_guards_keep_errors_out_on_either_side() -> None:
-    spec = (ColumnSpec("x", from_wire_type(T.INT64), True),)
+    spec = (ColumnSpec("x", ColumnType.INT64, True),)
     inputs = columns_of([(0,), (2,), (None,)], spec)
     x, zero = ColumnRef(0), Literal(T.INT64, 0)
     quotient = Call("/", (Literal(T.INT64, 10), x))
@@ -179,8 +178,8 @@ def test_guards_keep_errors_out_on_either_side() -> None:
 
 
 def test_errors_of_earlier_columns_pass_through_and_the_first_is_told() -> None:
-    spec = (ColumnSpec("x", from_wire_type(T.INT64), True),) * 2
-    column = Column.from_pylist(from_wire_type(T.INT64), [None, 1])
+    spec = (ColumnSpec("x", ColumnType.INT64, True),) * 2
+    column = Column.from_pylist(ColumnType.INT64, [None, 1])
     inputs = [Evaluated(column, np.array([2, 0], np.uint8)), columns_of([(0,), (0,)], spec[:1])[0]]
     total = Call("+", (ColumnRef(0), Call("/", (ColumnRef(0), ColumnRef(1)))))
     assert results_with(total, spec, inputs) == [naive.Err(naive.BIGINT), naive.Err(naive.DIVISION)]
@@ -196,7 +195,7 @@ def results_with(expr: Expr, spec: Sequence[ColumnSpec], inputs: Sequence[Evalua
 def test_a_conjunction_of_nothing_is_none_and_of_a_number_is_refused() -> None:
     assert conjunction([]) is None
     with pytest.raises(Refusal, match="and of bigint, boolean expected"):
-        conjunction([compile_expr(ColumnRef(0), (ColumnSpec("x", from_wire_type(T.INT64), False),))])
+        conjunction([compile_expr(ColumnRef(0), (ColumnSpec("x", ColumnType.INT64, False),))])
 
 
 @pytest.mark.parametrize(

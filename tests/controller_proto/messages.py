@@ -20,16 +20,18 @@ from controller_proto.dataflow import (
 )
 from controller_proto.expr import FUNCTIONS, Call, Case, ColumnRef, Expr, Literal
 from controller_proto.plan import Plan
-from controller_proto.schema import Column, ColumnType, Schema
+from controller_proto.schema import Schema
+from tests.controller_proto.values import columns
 
 u64 = st.integers(0, (1 << 64) - 1) | st.integers(0, 10)
 i64 = st.integers(-(1 << 63), (1 << 63) - 1)
 text = st.text(max_size=8)
 ids = st.builds(lambda kind, n: f"{kind}{n}", st.sampled_from("ust"), st.integers(0, 99))
 frontiers = st.just(()) | st.tuples(u64)
-columns = st.builds(Column, text, st.sampled_from(ColumnType), st.booleans())
 schemas = st.builds(Schema, st.lists(columns, max_size=3).map(tuple))
-scalars = st.none() | st.booleans() | i64 | u64 | st.floats(allow_nan=False) | text
+numbers = st.booleans() | i64 | u64 | st.floats(allow_nan=False)
+plain_scalars = st.none() | numbers | text | st.binary(max_size=8)
+scalars = st.recursive(plain_scalars, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=4)
 rows = st.lists(scalars, max_size=3).map(tuple)
 index = st.integers(0, 9)
 
@@ -39,7 +41,10 @@ def _tuples(of: st.SearchStrategy[Any], max_size: int = 2) -> st.SearchStrategy[
 
 
 exprs: st.SearchStrategy[Expr] = st.recursive(
-    st.builds(ColumnRef, index) | st.builds(Literal, st.sampled_from(ColumnType), scalars),
+    st.builds(ColumnRef, index)
+    | st.builds(
+        lambda column, value: Literal(column.type, value, column.scale, column.fields), columns, scalars
+    ),
     lambda e: (
         st.builds(Call, st.sampled_from(sorted(FUNCTIONS)) | text, _tuples(e, 3)) | st.builds(Case, e, e, e)
     ),

@@ -11,6 +11,7 @@ from controller_proto.plan import Aggregate, OrderBy
 from controller_proto.print_plan import format_expr
 from controller_proto.schema import ColumnType
 from controller_proto.tokens import Tokens
+from tests.controller_proto.values import typed_values
 
 T = ColumnType
 
@@ -73,7 +74,8 @@ def test_precedence_is_postgresqls(text: str, shape: str) -> None:
     "text",
     [
         "", "#0 +", "#0 < #1 < #2", "#0 = #1 = #2", "(#0", "#0)", "#0 #1", "null", "foo", "#0 IS 3",
-        '"a', '"\\q"', "CASE WHEN #0 THEN 1 END", "#", 'date "2013-01-01"', '"x"::bigint', "#0::interval",
+        '"a', '"\\q"', "CASE WHEN #0 THEN 1 END", "#", 'date "2013-02-30"', '"x"::bigint', "#0::money",
+        "#0::bigint list?", "date 5", "numeric(10, 2)", "1.5::bigint", "1::list", "null::record(", "date",
         "f(#0", "@", "case",
     ],
 )  # fmt: skip
@@ -89,14 +91,7 @@ def test_nesting_beyond_the_stack_is_an_error_not_a_crash(text: str) -> None:
         parse_expr(text)
 
 
-literals = st.one_of(
-    st.builds(Literal, st.just(T.INT64), st.none() | st.integers(-(1 << 63), (1 << 63) - 1)),
-    st.builds(Literal, st.just(T.FLOAT64), st.none() | st.floats(allow_nan=False)),
-    st.builds(Literal, st.just(T.TEXT), st.none() | st.text(max_size=5)),
-    st.builds(Literal, st.just(T.BOOL), st.none() | st.booleans()),
-    st.builds(Literal, st.just(T.NUMERIC), st.none() | st.integers(-(10**38) + 1, 10**38 - 1).map(str)),
-    st.builds(Literal, st.just(T.TIMESTAMP), st.none() | st.integers(-(1 << 63), (1 << 63) - 1)),
-)
+literals = typed_values.map(lambda typed: Literal(typed[0].type, typed[1], typed[0].scale, typed[0].fields))
 
 
 def _calls(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import textwrap
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,9 +13,9 @@ from controller_proto.expr import ColumnRef, Expr
 from controller_proto.parse_plan import parse_plan
 from controller_proto.plan import Plan
 from controller_proto.print_plan import print_plan
-from controller_proto.schema import Column, ColumnType, Row, Schema
-from tests.controller_proto.test_literals import values
+from controller_proto.schema import Column, Row, Schema
 from tests.controller_proto.test_parse_expr import written_exprs
+from tests.controller_proto.values import every_type, values_of
 
 # Each as the page of the language writes it; printing gives it back.
 CANONICAL = [
@@ -172,14 +173,11 @@ def test_nesting_beyond_the_stack_is_an_error_not_a_crash() -> None:
         parse_plan([" " * depth + "Negate" for depth in range(5000)])
 
 
-column_types = st.tuples(st.sampled_from(ColumnType), st.booleans())
+def _named(types: list[Column]) -> Schema:
+    return Schema(tuple(msgspec.structs.replace(c, name=f"c{n}") for n, c in enumerate(types)))
 
 
-def _named(types: list[tuple[ColumnType, bool]]) -> Schema:
-    return Schema(tuple(Column(f"c{n}", t, nullable) for n, (t, nullable) in enumerate(types)))
-
-
-schemas = st.lists(column_types, max_size=3).map(_named)
+schemas = st.lists(every_type, max_size=3).map(_named)
 columns = st.lists(st.integers(0, 9), max_size=3).map(tuple)
 exprs = st.lists(written_exprs, max_size=2).map(tuple)
 some_exprs = st.lists(written_exprs, min_size=1, max_size=2).map(tuple)
@@ -191,9 +189,7 @@ orders = st.lists(st.builds(p.OrderBy, st.integers(0, 9), st.booleans(), st.bool
 @st.composite
 def constants(draw: st.DrawFn) -> Plan:
     schema = draw(schemas)
-    row: st.SearchStrategy[Row] = st.tuples(
-        *((values[c.type] | st.none()) if c.nullable else values[c.type] for c in schema.columns)
-    )
+    row: st.SearchStrategy[Row] = st.tuples(*map(values_of, schema.columns))
     counts = st.integers(-(1 << 63), (1 << 63) - 1)
     return p.Constant(tuple(draw(st.lists(st.tuples(row, counts), max_size=3))), schema)
 

@@ -1,4 +1,4 @@
-"""Arithmetic and text primitives of scalar expressions that numpy cannot check exactly.
+"""Arithmetic, comparison and text primitives of scalar expressions that numpy cannot check exactly.
 
 Every kernel takes two operands with a step of 0 or 1 each, so that a constant is one value and not n
 copies, and writes one error code a row (0: none) instead of raising. What a row with an error holds is left
@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
+from shm_arrangements.kernels.cells import TABLE, compare_cells
 from shm_arrangements.kernels.jit import (
     I64,
     OUT_I64,
@@ -31,7 +32,7 @@ from shm_arrangements.kernels.jit import (
 
 __all__ = [
     "ADD", "BIGINT_RANGE", "DIV", "DIVISION_BY_ZERO", "MOD", "MUL", "NUMERIC_RANGE", "SUB",
-    "int64_arithmetic", "numeric_arithmetic", "text_compare", "text_concat",
+    "compare_values", "int64_arithmetic", "numeric_arithmetic", "text_compare", "text_concat",
 ]  # fmt: skip
 
 ADD: Final = 0
@@ -256,6 +257,13 @@ def numeric_arithmetic(op: int, a: Any, a_step: int, b: Any, b_step: int, out: A
             out[i, 0] = low
             out[i, 1] = high
     return count
+
+
+@kernel(TABLE, i64, TABLE, i64, OUT_I8)
+def compare_values(a: Any, a_step: int, b: Any, b_step: int, out: Any) -> None:
+    """out[i] = -1, 0 or 1: the order of the first columns of two tables, of one type, whichever it is."""
+    for i in range(out.shape[0]):
+        out[i] = compare_cells(a, i * a_step, b, i * b_step, 0, 1)
 
 
 @kernel(U8, I64, i64, U8, I64, i64, OUT_I8)

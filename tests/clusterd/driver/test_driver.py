@@ -477,8 +477,8 @@ def test_synthetic_rows_fit_any_schema(tmp_path: Path) -> None:
         ("write-rows shard=s ts=0", ["1 a x 1.5"], "error: bad-message: '1.5' is no multiplicity"),
         (
             "define-schema name=x",
-            ["a interval"],
-            "error: invalid-plan: type 'interval' is not known; there are "
+            ["a money"],
+            "error: invalid-plan: type 'money' is not known; there are "
             + ", ".join(type_.value for type_ in ColumnType),
         ),
         ("define-schema name=x", ["a"], "error: bad-message: expected `column type [nullable]`, not 'a'"),

@@ -10,8 +10,11 @@ from click.testing import CliRunner
 
 from clusterd.driver.driver import DIRECTIVES
 from clusterd.driver_cli import main
+from controller_proto.literals import format_scalar, parse_scalar, parse_type
 from controller_proto.parse_plan import OPERATORS, parse_plan
+from controller_proto.schema import ColumnType
 from controller_proto.script import parse_script
+from controller_proto.tokens import Tokens
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "script.md").read_text()
@@ -24,7 +27,8 @@ def test_the_page_has_a_row_for_every_directive_and_every_operator(name: str) ->
 
 
 def test_the_page_names_no_directive_and_no_operator_that_is_not_there() -> None:
-    first_cells = [line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| `")]
+    page = PAGE.replace(_values(), "")
+    first_cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     named = [name.strip(" `") for cell in first_cells for name in cell.split(",")]
     assert sorted(named) == sorted([*DIRECTIVES, *OPERATORS])
 
@@ -42,6 +46,25 @@ def test_what_the_page_shows_of_every_operator_is_read() -> None:
         else:
             inputs = {"Get": 0, "Constant": 0, "Join": 2, "CrossJoin": 2, "Union": 2}.get(name, 1)
             parse_plan([line, *["  Get u1"] * inputs])
+
+
+def _values() -> str:
+    return PAGE.split("## Values\n")[1].split("\n## ")[0]
+
+
+def test_every_type_has_a_row_and_what_it_shows_is_read_and_printed_as_it_is() -> None:
+    shown: dict[str, str] = {}
+    for line in _values().splitlines():
+        if line.startswith("| `"):
+            names, values = (re.findall("`([^`]+)`", cell) for cell in line.split("|")[1:3])
+            shown |= {name: values[min(at, len(values) - 1)] for at, name in enumerate(names)}
+    columns = [parse_type(name, "c") for name in shown]
+    assert {column.type for column in columns} == set(ColumnType)
+    for column, text in zip(columns, shown.values(), strict=True):
+        if text == "-5" and column.type.value.startswith("uint"):
+            text = "5"
+        taken, quoted = Tokens(text).take_value()
+        assert format_scalar(parse_scalar(taken, column, quoted=quoted), column) == text, text
 
 
 def test_the_readme_shows_the_script_that_is_run() -> None:

@@ -72,7 +72,7 @@ def test_a_second_load_of_the_same_times_is_refused_whole(tmp_path: Path) -> Non
         (pa.table({"t": ["x"]}), "t", "schema-mismatch: time column 't' is text"),
         (pa.table({"t": [1, None]}), "t", "schema-mismatch: time column 't' has 1 NULLs"),
         (pa.table({"t": [1, -4]}), "t", "schema-mismatch: time column 't' has the negative time -4"),
-        (pa.table({"t": [1], "l": [[1]]}), "t", "schema-mismatch: column 'l' is of Arrow type list"),
+        (pa.table({"t": [1], "n": [None]}), "t", "schema-mismatch: column 'n' is of Arrow type null"),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused_by_name(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -23,6 +24,7 @@ from controller_proto.schema import SAMPLE_SCHEMA, Column, ColumnType, Schema
 from shm_arrangements import failpoints
 from shm_arrangements.frontier import MAX_TIME, Frontier
 from shm_arrangements.updates import Updates
+from tests.clusterd.columns import VALUES
 
 DEADLINE_S = 60
 
@@ -66,37 +68,30 @@ def test_reads_of_random_intervals_and_block_sizes_equal_a_fold(store: Store) ->
     seed = 20_130_101
     rng = random.Random(seed)
     print("seed", seed)
-    schema = Schema(tuple(Column(t.value, t, True) for t in ColumnType))
+    columns = [column for column, _ in VALUES.values()]
+    schema = Schema(tuple(msgspec.structs.replace(column, nullable=True) for column in columns))
     shard = store.create_shard("r", schema)
     kept: list[Any] = []
     upper = 0
-    for _ in range(30):
+    for _ in range(20):
         new = upper + rng.randint(1, 5)
         n = rng.choice([0, 1, 7, 200])
-        rows = [
-            (
-                rng.choice([None, True, False]), rng.choice([None, 1, -(2**63)]),
-                rng.choice([None, 0.5, float("inf")]), rng.choice([None, "", "é", "x" * 40]),
-                rng.choice([None, 1_000_000]), rng.choice([None, "-12345678901234567890", "7"]),
-            )
-            for _ in range(n)
-        ]  # fmt: skip
+        rows = [tuple(rng.choice([None, *values]) for _, values in VALUES.values()) for _ in range(n)]
         times = [rng.randrange(upper, new) for _ in range(n)]
         diffs = [rng.choice([1, -1, 3]) for _ in range(n)]
         updates = updates_from_rows(schema, rows, times, diffs)
         shard.append(updates, at(upper), at(new))
-        kept += updates.to_rows()
+        kept += [(repr(row), *rest) for row, *rest in updates.to_rows()]  # NaN and lists are no keys
         upper = new
-    for _ in range(100):
+    for _ in range(40):
         lower = rng.randrange(upper + 1)
         end = rng.randint(lower, upper)
         block_rows = rng.choice([1, 3, 64, 65_536])
         blocks = list(shard.read(lower, at(end), block_rows=block_rows))
         assert all(len(b) <= block_rows for b in blocks)
         assert all(len(b) == block_rows for b in blocks[:-1])
-        assert Counter(u for b in blocks for u in b.to_rows()) == Counter(
-            u for u in kept if lower <= u[1] < end
-        )
+        found = Counter((repr(row), *rest) for b in blocks for row, *rest in b.to_rows())
+        assert found == Counter(u for u in kept if lower <= u[1] < end)
 
 
 def test_an_append_larger_than_a_record_batch_is_read_back_in_time_order(store: Store) -> None:
