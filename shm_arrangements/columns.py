@@ -55,7 +55,7 @@ def canonical_floats(values: NDArray[Any]) -> NDArray[Any]:
 
 
 _NO_VALUES: Final = np.empty(0, np.uint8)
-_KINDS: Final = {
+KINDS: Final = {  # how kernels read a value of a type
     ColumnType.BOOL: cells.KIND_U8,
     ColumnType.INT16: cells.KIND_I16,
     ColumnType.INT32: cells.KIND_I32,
@@ -460,6 +460,18 @@ class Table:
         self.cells = np.array(rows, np.int64).reshape(len(rows), cells.FIELDS)
         self._kept = kept
 
+    @classmethod
+    def of_cells(cls, found: Ints, kept: list[Any]) -> Table:
+        """Of cells made elsewhere, (rows, 8), that point into the arrays `kept`."""
+        table = cls.__new__(cls)
+        table.cells, table._kept = found, kept
+        return table
+
+    @property
+    def has_validity(self) -> bool:
+        """Whether NULLs may be anywhere."""
+        return bool(self.cells[:, cells.VALIDITY].any())
+
 
 def _describe(column: Column, at: int, rows: list[list[int]], kept: list[Any]) -> None:
     """Fill row `at` for a column, and append rows for its children."""
@@ -481,7 +493,7 @@ def _describe(column: Column, at: int, rows: list[list[int]], kept: list[Any]) -
     if inner._offsets is not None:
         row[cells.OFFSETS] = _address(inner._offsets, kept)
     if isinstance(inner.type, ColumnType):
-        row[cells.KIND] = _KINDS[inner.type]
+        row[cells.KIND] = KINDS[inner.type]
         return
     is_list = isinstance(inner.type, ListType)
     row[cells.KIND] = cells.KIND_LIST if is_list else cells.KIND_RECORD

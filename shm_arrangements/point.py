@@ -51,7 +51,7 @@ def finder(chain: Chain, at: int) -> Finder:
     latest = at if at < _SIGN else at - _WORDS
     if schema.code is CodeKind.IDENTITY:
         return _by_word(chain, schema.key_specs[0], latest)
-    if schema.code is CodeKind.HASH and all(map(_has_slot, schema.key_specs)) and schema.key:
+    if schema.key and all(map(_has_slot, schema.key_specs)):
         return _by_slot(chain, latest)
     return _in_doubt
 
@@ -115,7 +115,7 @@ class _Slot:
 def _by_slot(chain: Chain, latest: int) -> Finder:
     call, rows, cells = find.find_key.direct(), chain.rows, chain.cells
     specs = chain.schema.key_specs
-    many, columns = find.MANY, len(specs)
+    many, columns, ordered = find.MANY, len(specs), int(chain.schema.code is CodeKind.ORDERED)
     free: list[_Slot] = []
 
     def find_slot(key: Any) -> int:
@@ -123,7 +123,7 @@ def _by_slot(chain: Chain, latest: int) -> Finder:
             slot = free.pop()
         except IndexError:
             slot = _Slot(specs)
-        found = call(rows, cells, slot.cells, columns, latest) if slot.write(key) else many
+        found = call(rows, cells, slot.cells, columns, ordered, latest) if slot.write(key) else many
         free.append(slot)
         return found
 

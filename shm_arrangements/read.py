@@ -108,7 +108,6 @@ def lookup_at(
 
 def find_rows(chain: Chain, t: int, key_columns: Key) -> tuple[Ints, Ints, Ints]:
     """What `lookup_at` finds, by reference: (refs, counts, which key), each (n,)."""
-    keys = Table(key_columns)
     codes = chain.schema.codes_of(key_columns, 1)
     n = len(codes)
     lo, hi = np.empty(len(chain) * n, np.int64), np.empty(len(chain) * n, np.int64)
@@ -117,18 +116,25 @@ def find_rows(chain: Chain, t: int, key_columns: Key) -> tuple[Ints, Ints, Ints]
     for b, batch in enumerate(chain.batches):
         mine = slice(b * n, b * n + n)
         found += seek.find_runs(batch.codes, codes, lo[mine], hi[mine], scratch)
+    key = len(key_columns)
+    if found and not _is_told(chain.schema, key_columns):
+        found = find.narrow_runs(chain.cells, Table(key_columns).cells, key, lo, hi)
     refs, sums, index = np.empty(found, np.int64), np.empty(found, np.int64), np.empty(found, np.int64)
     if not found:
         return refs, sums, index
-    told = chain.schema.code is CodeKind.IDENTITY and not chain.schema.key_specs[0].nullable
-    if told and key_columns[0].has_validity:  # NULL has the code of a value
-        told = not key_columns[0].null_count
     rows = find.fold_runs(
-        chain.rows, chain.cells, keys.cells, 0 if told else len(key_columns), len(chain.schema.stored), lo, hi,
-        np.uint64(t), chain.heads(), refs, sums, index,
+        chain.rows, chain.cells, key, len(chain.schema.stored), lo, hi, np.uint64(t), chain.heads(), refs,
+        sums, index,
     )  # fmt: skip
     _require_sums(rows)
     return refs[:rows], sums[:rows], index[:rows]
+
+
+def _is_told(schema: ArrangementSchema, key_columns: Key) -> bool:
+    """Whether keys of equal codes are equal: the code is the value, and NULL, whose code is 0, is none."""
+    if schema.code is not CodeKind.IDENTITY or schema.key_specs[0].nullable:
+        return False
+    return not (key_columns[0].has_validity and key_columns[0].null_count)
 
 
 def range_at(

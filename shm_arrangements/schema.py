@@ -20,11 +20,12 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shm_arrangements.columns import Column, Table
-from shm_arrangements.kernels import cells
+from shm_arrangements.kernels import cells, nodes
 from shm_arrangements.rows import RowSpec, Words
-from shm_arrangements.types import ColumnSpec, ColumnType
+from shm_arrangements.types import VARIABLE, ColumnSpec, ColumnType, child_specs, is_nested, type_code
 
 
 class CodeKind(enum.IntEnum):
@@ -41,6 +42,12 @@ _IDENTITY_TYPES: Final = frozenset(
         ColumnType.TIMESTAMPTZ, ColumnType.TIME,
     }
 )  # fmt: skip
+
+
+def _constant(array: NDArray[np.int64]) -> NDArray[np.int64]:
+    array = np.ascontiguousarray(array)
+    array.flags.writeable = False
+    return array
 
 
 @dataclass(frozen=True)
@@ -74,14 +81,18 @@ class ArrangementSchema:
 
         rows: how many, needed only for the empty key.
         """
-        n = len(key_columns[0]) if key_columns else int(rows or 0)
         if self.code is CodeKind.IDENTITY:
             return np.ascontiguousarray(key_columns[0].values).view(np.uint64)
-        out = np.empty(n, np.uint64)
+        n = len(key_columns[0]) if key_columns else int(rows or 0)
+        return self.codes_in(Table(key_columns), n)
+
+    def codes_in(self, table: Table, rows: int) -> Words:
+        """(rows,) the codes of keys that a table begins with, HASH or ORDERED."""
+        out = np.empty(rows, np.uint64)
         if self.code is CodeKind.HASH:
-            cells.hash_table(Table(key_columns).cells, 0, len(key_columns), out)
+            cells.hash_table(table.cells, 0, len(self.key), out)
         else:
-            cells.ordered_codes(Table(key_columns).cells, len(key_columns), out)
+            cells.ordered_codes(table.cells, len(self.key), out)
         return out
 
     def route_of(self, key_columns: Sequence[Column], rows: int | None = None) -> Words:
@@ -118,6 +129,54 @@ class ArrangementSchema:
     def key_image(self) -> RowSpec:
         """How keys are compared: the first lanes of `stored_image`."""
         return RowSpec.of(self.key_specs)
+
+    @cached_property
+    def nodes(self) -> NDArray[np.int64]:
+        """(nodes, NODE_FIELDS) the nodes (kernels/nodes.py) of a batch as far as they are the schema's: the types.
+
+        The columns, then the children of lists and records, in the order of their parents.
+        """
+        specs = list(self.stored)
+        rows = []
+        at = 0
+        while at < len(specs):
+            spec = specs[at]
+            children = child_specs(spec.type)
+            rows.append([0] * nodes.NODE_FIELDS)
+            rows[at][nodes.TYPE] = (
+                type_code(spec.type) | spec.nullable << nodes.NULLABLE_BIT | spec.scale << nodes.SCALE_BIT
+            )
+            if children:
+                rows[at][nodes.CHILDREN] = len(specs) | len(children) << 32
+            specs += children
+            at += 1
+        return _constant(np.array(rows, np.int64).reshape(len(rows), nodes.NODE_FIELDS))
+
+    @cached_property
+    def node_types(self) -> NDArray[np.int64]:
+        """(nodes, 2) type and number of children of each, as kernels/nodes.py checks them."""
+        children = self.nodes[:, nodes.CHILDREN] >> 32
+        return _constant(np.stack((self.nodes[:, nodes.TYPE], children), axis=1))
+
+    @cached_property
+    def node_numbers(self) -> NDArray[np.int64]:
+        """(nodes,) 0, 1, ..."""
+        return _constant(np.arange(len(self.nodes)))
+
+    @cached_property
+    def variable_columns(self) -> tuple[int, ...]:
+        """Stored positions of texts and the like."""
+        return tuple(i for i, spec in enumerate(self.stored) if spec.type in VARIABLE)
+
+    @cached_property
+    def nested_columns(self) -> tuple[int, ...]:
+        """Stored positions of lists and records."""
+        return tuple(i for i, spec in enumerate(self.stored) if is_nested(spec.type))
+
+    @cached_property
+    def is_sized(self) -> bool:
+        """Whether rows differ in size."""
+        return bool(self.variable_columns or self.nested_columns)
 
     @property
     def key_specs(self) -> tuple[ColumnSpec, ...]:

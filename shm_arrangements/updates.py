@@ -17,7 +17,7 @@ import numpy as np
 from shm_arrangements.columns import Bools, Column, Ints
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.rows import RowSpec, Words, encode
-from shm_arrangements.types import AnyType, ColumnType
+from shm_arrangements.types import AnyType
 
 
 class Updates:

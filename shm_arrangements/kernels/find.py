@@ -314,13 +314,27 @@ def find_word(chain: Any, word: int, latest: int) -> int:
     return found  # type: ignore[no-any-return]
 
 
-@kernel(CHAIN, CELLS, TABLE, i64, i64)
-def find_key(chain: Any, cells: Any, key: Any, columns: int, latest: int) -> int:
-    """As `find_word`, for the key that row 0 of the table `key` holds; codes are hashes."""
-    code = hash_cells(key, 0, 0, columns)
+@kernel(CHAIN, CELLS, TABLE, i64, i64, i64)
+def find_key(chain: Any, cells: Any, key: Any, columns: int, ordered: int, latest: int) -> int:
+    """As `find_word`, for the key that row 0 of the table `key` holds.
+
+    ordered: whether batches are sorted by their keys; else codes are hashes.
+    """
+    code = hash_cells(key, 0, 0, columns) if ordered == 0 else _ZERO
     found: Any = np.int64(NONE)
     for b in range(chain.shape[0]):
-        lo, hi = find_in_batch(words_at(chain[b, CODES], chain[b, ROWS]), cells[b], code, key, 0, columns)
+        table = cells[b]
+        if ordered != 0:
+            n = chain[b, ROWS]
+            lo = _first_not_below(table, 0, n, key, 0, columns, 0)
+            hi = lo
+            while hi < n and compare_cells(table, hi, key, 0, 0, columns) == 0:
+                hi += 1
+                if hi - lo > 2:
+                    return MANY
+        else:
+            words = words_at(chain[b, CODES], chain[b, ROWS])
+            lo, hi = find_in_batch(words, table, code, key, 0, columns)
         found = _only(chain, b, lo, hi, np.uint64(latest), found)
         if found == MANY:
             return MANY
@@ -341,16 +355,38 @@ def _ask_for(table: Any, row: Any, near: Any) -> None:
         prefetch(table[0, VALUES] + row * (16 if kind >= KIND_I128 else 8))
 
 
-@kernel(CHAIN, CELLS, TABLE, i64, i64, I64, I64, u64, OUT_I64_2D, OUT_I64, OUT_I64, OUT_I64)
+@kernel(CELLS, TABLE, i64, OUT_I64, OUT_I64)
+def narrow_runs(cells: Any, keys: Any, columns: int, lo: Any, hi: Any) -> int:
+    """Narrow runs of n keys' codes to those of the keys themselves, in place. Returns the updates left.
+
+    lo, hi: (m * n,), where the code of key k stands in batch b, at place b * n + k. keys: the table of their
+    `columns` columns.
+    """
+    m = cells.shape[0]
+    n = lo.shape[0] // max(m, 1)
+    left: Any = 0
+    for b in range(m):
+        table = cells[b]
+        for place in range(b * n, b * n + n):
+            for ahead in (2 * _AHEAD, _AHEAD):
+                if place + ahead < b * n + n and lo[place + ahead] < hi[place + ahead]:
+                    _ask_for(table, lo[place + ahead], ahead == _AHEAD)
+            if lo[place] < hi[place]:
+                start, end = key_run(table, lo[place], hi[place], keys, place - b * n, columns)
+                lo[place], hi[place] = start, end
+                left += end - start
+    return left  # type: ignore[no-any-return]
+
+
+@kernel(CHAIN, CELLS, i64, i64, I64, I64, u64, OUT_I64_2D, OUT_I64, OUT_I64, OUT_I64)
 def fold_runs(
-    chain: Any, cells: Any, keys: Any, compared: int, columns: int, lo: Any, hi: Any, latest: Any,
+    chain: Any, cells: Any, first: int, last: int, lo: Any, hi: Any, latest: Any,
     heads: Any, refs: Any, sums: Any, out_keys: Any,
 ) -> int:  # fmt: skip
     """The rows of n keys at a time, in the keys' order: a reference, a sum that is not 0, and which key.
 
-    lo, hi: (m * n,), where the code of key k stands in batch b, at place b * n + k. keys: the table of their
-    columns; `compared` of them are compared: all, or none if the code says it all. columns: all of a row.
-    heads: (m, 3) scratch. Returns the rows, or OVERFLOW.
+    lo, hi: (m * n,), where key k stands in batch b, at place b * n + k. first: columns before it are a key's,
+    and not compared; last: the number of columns. heads: (m, 3) scratch. Returns the rows, or OVERFLOW.
     """
     m = chain.shape[0]
     n = lo.shape[0] // m
@@ -359,17 +395,9 @@ def fold_runs(
         count = np.int64(0)
         for b in range(m):
             start, end = lo[b * n + k], hi[b * n + k]
-            if compared != 0:
-                for ahead in (2 * _AHEAD, _AHEAD):
-                    place = b * n + k + ahead
-                    if k + ahead < n and lo[place] < hi[place]:
-                        _ask_for(cells[b], lo[place], ahead == _AHEAD)
             if start < end:
-                if compared != 0:
-                    start, end = key_run(cells[b], start, end, keys, k, compared)
-                if start < end:
-                    heads[count, 0], heads[count, 1], heads[count, 2] = b, start, end
-                    count += 1
+                heads[count, 0], heads[count, 1], heads[count, 2] = b, start, end
+                count += 1
         if count == 0:
             continue
         before = at
@@ -380,9 +408,7 @@ def fold_runs(
                 sums[at] = diff_of(chain, b, row)
                 at += 1
         else:
-            at = _fold(
-                chain, cells, heads, count, np.uint64(0), latest, compared, columns, False, refs, sums, at
-            )
+            at = _fold(chain, cells, heads, count, np.uint64(0), latest, first, last, False, refs, sums, at)
             if at == OVERFLOW:
                 return OVERFLOW
         for place in range(before, at):

@@ -253,6 +253,13 @@ class _Scratch(threading.local):
 _SCRATCH = _Scratch()
 
 
+def scratch(
+    rows: int,
+) -> tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint64]]:
+    """What `sort_piece` needs for up to `rows` rows beside them; the thread's own, until its next sort."""
+    return *_SCRATCH.rows(rows), _SCRATCH.tallies, _SCRATCH.frames
+
+
 def sort_codes(codes: NDArray[np.uint64]) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
     """The stable order of codes (n,), and the codes in it: (order (n,) uint32, codes[order] (n,)).
 

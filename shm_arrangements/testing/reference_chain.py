@@ -56,6 +56,7 @@ def fold(
     return sorted((name, total) for name, total in sums.items() if total)
 
 
+@reference_of("find.narrow_runs")
 @reference_of("find.fold_runs")
 def fold_runs(chain: Chain, keys: Relation, columns: int, latest: int) -> Any:
     """As `fold`, of the updates of each key in turn, with the number of the key."""

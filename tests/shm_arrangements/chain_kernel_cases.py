@@ -139,16 +139,22 @@ def _find_key(draw: Any) -> tuple[Any, Any]:
     specs = draw_specs(draw)
     columns = draw(st.integers(0, len(specs)))
     pool = draw_pool(draw, specs)
-    chain = _drawn_chain(draw, specs, pool, lambda relation, row: hash_row(relation, row, 0, columns))
+    ordered = draw(st.booleans())  # then the code, the same of all, orders as the key does
+    chain = _drawn_chain(
+        draw, specs, pool, lambda relation, row: 0 if ordered else hash_row(relation, row, 0, columns)
+    )
     row = draw(st.sampled_from(pool))
     key = draw_table(draw, specs[:columns], [row[:columns]])
     latest = draw(st.integers(0, LAST_TIME))
     with np.errstate(over="ignore"):
-        came = _came(int(find.find_key(chain.rows, chain.cells, key.kernel[0], columns, latest)))
-    return came, reference.find_key(chain.batches, key.reference[0], columns, latest)
+        came = _came(
+            int(find.find_key(chain.rows, chain.cells, key.kernel[0], columns, int(ordered), latest))
+        )
+    should = reference.find_key(chain.batches, key.reference[0], columns, latest)
+    return came, _or_more(came, should, max(len(batch.codes) for batch in chain.batches) if ordered else 0)
 
 
-@together("find.fold_runs")
+@together("find.narrow_runs", "find.fold_runs")
 def _fold_runs(draw: Any) -> tuple[Any, Any]:
     specs = draw_specs(draw)
     columns = draw(st.integers(0, len(specs)))
@@ -168,10 +174,12 @@ def _fold_runs(draw: Any) -> tuple[Any, Any]:
     ]
     lo, hi = (i64([pair[k] for pair in ends]) for k in (0, 1))
     latest = draw(st.integers(0, LAST_TIME))
-    refs, sums, out_keys = (np.empty(chain.room * max(len(keys), 1), np.int64) for _ in range(3))
+    left = find.narrow_runs(chain.cells, table.kernel[0], columns, lo, hi)
+    assert left == (hi - lo).sum()
+    refs, sums, out_keys = (np.empty(left, np.int64) for _ in range(3))
     n = find.fold_runs(
-        chain.rows, chain.cells, table.kernel[0], columns, len(specs), lo, hi, np.uint64(latest),
-        chain.heads, refs, sums, out_keys,
+        chain.rows, chain.cells, columns, len(specs), lo, hi, np.uint64(latest), chain.heads, refs, sums,
+        out_keys,
     )  # fmt: skip
     should = reference.fold_runs(chain.batches, table.reference[0], columns, latest)
     if n == find.OVERFLOW:

@@ -335,6 +335,9 @@ def test_keys_that_share_their_code_are_told_apart_however_many_there_are() -> N
     )
     columns, counts, index = read.lookup_at(batches, 1, (asked,), schema=schema)
     assert (columns[1].to_pylist(), counts.tolist(), index.tolist()) == ([7, 2999], [1, 1], [0, 2])
+    many = Column.from_pylist(ColumnType.TEXT, [f"customer-{i % 3001:05}" for i in range(20_000)])
+    columns, counts, _ = read.lookup_at(batches, 1, (many,), schema=schema)  # no room for keys times runs
+    assert len(counts) == 20_000 - 20_000 // 3001
     assert len(read.scan_at(batches, 1)[1]) == 3000
 
 

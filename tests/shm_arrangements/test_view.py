@@ -58,12 +58,13 @@ KEYS: dict[Any, list[Any]] = {
 }
 
 
+@pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("nullable", [False, True])
 @pytest.mark.parametrize("type_", KEYS, ids=lambda type_: type_.name)
-def test_one_key_finds_what_many_find(type_: ColumnType, nullable: bool, parts: int) -> None:
+def test_one_key_finds_what_many_find(type_: ColumnType, nullable: bool, parts: int, ordered: bool) -> None:
     keys = [*KEYS[type_], *([None] if nullable else [])]
-    schema = schema_of(type_, I64, nullable=nullable)
+    schema = schema_of(type_, I64, nullable=nullable, ordered=ordered)
     rows = [((key, i), 0, 1) for i, key in enumerate(keys)]
     rows += [((keys[1], 100), 0, 1), ((keys[2], 2), 0, 1)]  # a key of two rows, and a row twice
     view = view_of(schema, rows, parts=parts)
