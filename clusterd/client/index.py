@@ -6,13 +6,13 @@ Does not: own anything; letting go of it leaves the index where it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterd.client.answer import Answer
 from controller_proto.dataflow import Export, WireFrontier
 from controller_proto.expr import Expr
 from controller_proto.plan import Get, OrderBy
-from controller_proto.schema import Row, Scalar, type_name
+from controller_proto.schema import type_name
 from shm_arrangements.attach import Attached
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Index:
         self,
         *,
         at: int | None = None,
-        keys: Sequence[Scalar | Row] | None = None,
+        keys: Sequence[Any] | None = None,
         where: Sequence[Expr | str] = (),
         order_by: Sequence[str | OrderBy] = (),
         limit: int | None = None,

@@ -23,6 +23,7 @@ import msgspec
 
 from clusterd.client.answer import Answer, PeekCanceled, PeekFailed, schema_of
 from clusterd.client.index import DEADLINE_S, Index
+from clusterd.client.values import key_rows, wire_rows
 from clusterd.convert import updates_from_rows, wire_schema
 from clusterd.storage.store import Store
 from controller_proto import command, response
@@ -43,7 +44,7 @@ from controller_proto.ids import GlobalId, parse_id
 from controller_proto.parse_expr import parse_expr
 from controller_proto.parse_plan import parse_plan
 from controller_proto.plan import Get, OrderBy, Plan
-from controller_proto.schema import Row, Scalar, Schema
+from controller_proto.schema import Row, Schema
 from controller_proto.typing_rules import plan_schema
 from controller_proto.validate import validate_peek
 from shm_arrangements.attach import Attached, attach
@@ -208,12 +209,17 @@ class Client:
         self.store.create_shard(name, schema_of(columns))
 
     def write(
-        self, name: str, rows: Sequence[Row | Mapping[str, Scalar]], *, at: int | None = None, diff: int = 1
+        self,
+        name: str,
+        rows: Sequence[Sequence[Any] | Mapping[str, Any]],
+        *,
+        at: int | None = None,
+        diff: int = 1,
     ) -> int:
         """Append `rows` (tuples, or dicts by column) to a shard at time `at`, and seal it. Returns the time.
 
-        at: default the shard's upper. diff: -1 retracts. Raises Refusal: `upper-mismatch`, `schema-mismatch`;
-        TypeError.
+        rows: values as answers give them, of Python's own types (values.py), or as on the wire. at: default
+        the shard's upper. diff: -1 retracts. Raises Refusal: `upper-mismatch`, `schema-mismatch`; TypeError.
         """
         at = _time(at)
         shard = self.store.shard(name)
@@ -222,7 +228,7 @@ class Client:
             raise Refusal("upper-mismatch", f"shard {name!r} has ended")
         time = upper.time if at is None else at
         names = [c.name for c in shard.schema.columns]
-        plain = [_plain(row, names) for row in rows]
+        plain = wire_rows(shard.schema.columns, [_plain(row, names) for row in rows])
         shard.append(updates_from_rows(shard.schema, plain, time, diff), upper, Frontier.at(time + 1))
         return time
 
@@ -399,7 +405,7 @@ class Client:
         index: Index,
         *,
         at: int | None = None,
-        keys: Sequence[Scalar | Row] | None = None,
+        keys: Sequence[Any] | None = None,
         where: Sequence[Expr | str] = (),
         order_by: Sequence[str | OrderBy] = (),
         limit: int | None = None,
@@ -428,7 +434,7 @@ class Client:
         index: Index,
         *,
         at: int | None = None,
-        keys: Sequence[Scalar | Row] | None = None,
+        keys: Sequence[Any] | None = None,
         where: Sequence[Expr | str] = (),
         order_by: Sequence[str | OrderBy] = (),
         limit: int | None = None,
@@ -455,7 +461,7 @@ class Client:
             offset=offset,
             projection=None if select is None else tuple(_position(schema, name) for name in select),
         )
-        rows = None if keys is None else tuple(key if isinstance(key, tuple) else (key,) for key in keys)
+        rows = None if keys is None else key_rows([schema.columns[i] for i in index.key], keys)
         uuid = uuid4().hex
         peek = command.Peek(0, uuid=uuid, id=index.id, time=at, keys=rows, finishing=finishing)
         self._peeks[uuid] = _Asked(index, at, validate_peek(peek, index.export))
@@ -538,7 +544,7 @@ def _time(at: object) -> int | None:
     return at.__index__()
 
 
-def _plain(row: Row | Mapping[str, Scalar], names: Sequence[str]) -> Row:
+def _plain(row: Sequence[Any] | Mapping[str, Any], names: Sequence[str]) -> Row:
     """A row to write as a tuple. Raises TypeError."""
     if isinstance(row, tuple | list):
         return tuple(row)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import socket
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from clusterd.client import Answer, Client, Index, PeekFailed, schema_of
 from clusterd.client.session import _gets, _position, _renamed
+from clusterd.client.values import key_rows, wire_rows
 from clusterd.storage.store import Store
 from controller_proto.client import WireClient
 from controller_proto.dataflow import Export
@@ -51,6 +55,63 @@ def test_an_answer_is_read_as_rows_dicts_and_numpy() -> None:
     with pytest.raises(KeyError, match="no column 'nope'; there are: k, name, total, at"):
         answer["nope"]
     assert answer.columns["at"].dtype == np.dtype("datetime64[us]")
+
+
+def test_python_values_go_in_as_answers_give_them_out() -> None:
+    schema = schema_of({
+        "n": "numeric(38,2)", "i": "numeric", "d": "date", "tm": "time", "ts": "timestamp",
+        "tz": "timestamptz", "u": "uuid", "b": "bytea", "iv": "interval", "l": "date? list",
+        "r": "record(a numeric(38,1), b text?)", "j": "jsonb", "s": "smallint", "f": "real",
+    })  # fmt: skip
+    moment = datetime.datetime(2020, 1, 2, 3, 4, 5, 6)
+    row = (
+        decimal.Decimal("12.30"), 5, datetime.date(2020, 1, 2), datetime.time(3, 4, 5, 6), moment,
+        moment.replace(tzinfo=datetime.UTC), uuid.UUID(int=7), b"\x00\xff", (1, 2, 3),
+        [datetime.date(1969, 12, 31), None], (decimal.Decimal("-0.5"), None), '{"a":1}', -7, 0.5,
+    )  # fmt: skip
+    (wire,) = wire_rows(schema.columns, [row])
+    assert wire == (
+        "12.30", "5", 18263, 11_045_000_006, 1_577_934_245_000_006, 1_577_934_245_000_006,
+        str(uuid.UUID(int=7)), b"\x00\xff", (1, 2, 3), (-1, None), ("-0.5", None), '{"a":1}', -7, 0.5,
+    )  # fmt: skip
+    answer = Answer(schema, PeekRows(tuple((value,) for value in wire), (1,)), 0, "solo")
+    assert answer.rows() == [row]
+    assert wire_rows(schema.columns, [wire]) == [wire]
+
+
+EAST = datetime.timezone(datetime.timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "wire"),
+    [
+        ("numeric(38,2)", decimal.Decimal("1.5000"), "1.50"),
+        ("numeric(38,2)", decimal.Decimal("1E+2"), "100"),
+        ("numeric", decimal.Decimal("7.0"), "7"),
+        (
+            "timestamptz",
+            datetime.datetime(1970, 1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=1))),
+            0,
+        ),
+        ("timestamp", np.datetime64("1970-01-01T00:00:01"), 1_000_000),
+        ("date", np.datetime64("1970-01-02"), 1),
+        ("date", datetime.datetime(1970, 1, 2), datetime.datetime(1970, 1, 2)),
+        ("timestamp", datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC), "1970-01-01 00:00:00+00:00"),
+        ("bigint", True, True),
+    ],
+)
+def test_what_a_type_has_no_place_for_is_left_for_the_check(type_: str, value: Any, wire: Any) -> None:
+    columns = schema_of({"c": type_}).columns
+    assert wire_rows(columns, [(value,)]) == [(wire,)]
+    assert wire_rows(columns, [(value, value)]) == [(value, value)]
+
+
+def test_a_key_is_a_tuple_or_where_there_is_one_column_its_value() -> None:
+    one, day, pair = (schema_of({"k": t}).columns for t in ("bigint", "date", "record(a bigint, b bigint)"))
+    assert key_rows(one, [1, (2,), (3, 4)]) == ((1,), (2,), (3, 4))
+    assert key_rows(day, [datetime.date(1970, 1, 2)]) == ((1,),)
+    assert key_rows(pair, [(1, 2), [3, 4], None]) == (((1, 2),), ((3, 4),), (None,))
+    assert key_rows((*one, *day), [(1, datetime.date(1970, 1, 2))]) == ((1, 1),)
 
 
 def test_an_answer_without_columns_still_counts() -> None:
