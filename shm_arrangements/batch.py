@@ -3,8 +3,11 @@
 Sorted by (code, key, value, time), where code is a u64 made of the key (schema.py), and consolidated: no zero
 diffs, no two updates with the same row and time, but for a sum beyond 64 bits: that stands in parts, all but
 one of them 2^63 - 1 or -2^63, and is an error only to who needs the sum. So all updates of a key are
-neighbours, found by searching the codes. All arrays are read-only views of one piece of memory, private or
-shared, which lives as long as any of them is referred to. A batch without updates owns no memory: it only
+neighbours, found by searching the codes. Columns may be encoded, and what all updates have alike, such as one
+time, or diffs of 1, is stored once or not at all.
+
+All arrays are read-only views of one piece of memory, private or shared, which lives as long as any of them
+is referred to. What is seldom asked for is made when it is. A batch without updates owns no memory: it only
 says that nothing happened.
 
 Does not: find, merge or consolidate (read.py, merger.py); know segments (`locator` is opaque here).
@@ -18,17 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm_arrangements import layout as layouts
-from shm_arrangements.columns import Column, Ints, Table
+from shm_arrangements.columns import Column, Encoding, Ints, Table
 from shm_arrangements.description import Description
-from shm_arrangements.errors import FormatMismatch
-from shm_arrangements.rows import Words, encode
-from shm_arrangements.schema import ArrangementSchema
+from shm_arrangements.kernels import arrange
+from shm_arrangements.layout import BatchLayout
+from shm_arrangements.rows import Words
+from shm_arrangements.schema import ArrangementSchema, CodeKind
 
 if TYPE_CHECKING:
     from shm_arrangements.contracts import Allocator
 
-_NO_CODES: Final[Words] = np.empty(0, np.uint64)
+_NO_WORDS: Final[Words] = np.empty(0, np.uint64)
 _NO_DIFFS: Final[Ints] = np.empty(0, np.int64)
+_ONES: Final[Ints] = np.frombuffer(b"\1" + bytes(7), np.int64)
 
 
 class Batch:
@@ -38,7 +43,7 @@ class Batch:
     """
 
     __slots__ = (
-        "_buffer", "_table", "codes", "columns", "description", "diff_cells", "locator", "schema",
+        "_buffer", "_columns", "_layout", "_table", "codes", "description", "diff_cells", "locator", "schema",
         "time_cells",
     )  # fmt: skip
 
@@ -46,29 +51,48 @@ class Batch:
         self,
         schema: ArrangementSchema,
         description: Description,
-        codes: Words,
-        columns: tuple[Column, ...],
-        time_cells: Words,
-        diff_cells: Ints,
+        layout: BatchLayout | None = None,
+        buffer: NDArray[np.uint8] | None = None,
         *,
         locator: Any = None,
-        buffer: NDArray[np.uint8] | None = None,
     ) -> None:
+        """layout, buffer: of sealed bytes that are a batch (see `from_buffer`); None if it has no updates."""
         self.schema = schema
         self.description = description
-        self.codes = codes
-        self.columns = columns
-        self.time_cells = time_cells
-        self.diff_cells = diff_cells
-        self._table: Table | None = None
         self.locator = locator
+        self._layout = layout
         self._buffer = buffer
+        self._columns: tuple[Column, ...] | None = None
+        self._table: Table | None = None
+        self.codes: Words = _NO_WORDS
+        self.time_cells: Words = _NO_WORDS
+        self.diff_cells: Ints = _NO_DIFFS
+        if layout is not None and buffer is not None:
+            codes_at, codes, times_at, times, diffs_at, diffs = layout.extents.tolist()
+            self.codes = layouts.array_at(buffer, codes_at, codes, np.uint64)
+            self.time_cells = layouts.array_at(buffer, times_at, times, np.uint64)
+            self.diff_cells = layouts.array_at(buffer, diffs_at, diffs, np.int64) if diffs else _ONES
 
     @classmethod
     def empty(cls, schema: ArrangementSchema, description: Description) -> Batch:
         """No updates, no memory."""
-        columns = tuple(Column.empty(c.type) for c in schema.stored)
-        return cls(schema, description, _NO_CODES, columns, _NO_CODES, _NO_DIFFS)
+        return cls(schema, description)
+
+    @classmethod
+    def of_arrays(
+        cls,
+        schema: ArrangementSchema,
+        description: Description,
+        codes: Words,
+        columns: tuple[Column, ...],
+        time_cells: Words,
+        diff_cells: Ints,
+    ) -> Batch:
+        """Of arrays as they are, whether they make sense or not: for tests."""
+        batch = cls(schema, description)
+        batch._columns, batch._table = columns, Table(columns)
+        batch.codes, batch.time_cells, batch.diff_cells = codes, time_cells, diff_cells
+        return batch
 
     @classmethod
     def from_buffer(
@@ -83,34 +107,16 @@ class Batch:
 
         Raises: FormatMismatch if the bytes are no batch, or one of another schema.
         """
-        layout, written, code = layouts.read_header(buffer)
-        found = tuple((c.type, c.nullable) for c in layout.columns)
-        wanted = tuple((c.type, c.nullable) for c in schema.stored)
-        if found != wanted or layout.key_columns != len(schema.key) or code is not schema.code:
-            raise FormatMismatch("batch of another schema", found=found, expected=wanted)
-        return cls(
-            schema,
-            description or written,
-            layouts.array_at(buffer, layout.codes, np.uint64),
-            tuple(layouts.column_at(buffer, c) for c in layout.columns),
-            layouts.array_at(buffer, layout.times, np.uint64),
-            layouts.array_at(buffer, layout.diffs, np.int64),
-            locator=locator,
-            buffer=buffer[: layout.nbytes],
-        )
+        layout, written = layouts.read_header(buffer, schema)
+        return cls(schema, description or written, layout, buffer[: layout.nbytes], locator=locator)
 
     def with_description(self, description: Description) -> Batch:
         """The same updates under another description; the memory is shared."""
-        return Batch(
-            self.schema,
-            description,
-            self.codes,
-            self.columns,
-            self.time_cells,
-            self.diff_cells,
-            locator=self.locator,
-            buffer=self._buffer,
-        )
+        other = Batch(self.schema, description, locator=self.locator)
+        other._layout, other._buffer = self._layout, self._buffer
+        other._columns, other._table = self._columns, self._table
+        other.codes, other.time_cells, other.diff_cells = self.codes, self.time_cells, self.diff_cells
+        return other
 
     def copied(self, allocator: Allocator) -> Batch:
         """The same batch in other memory, byte for byte. Raises: what the allocator raises."""
@@ -118,15 +124,32 @@ class Batch:
             return self
         allocation = allocator.allocate(self.nbytes)
         allocation.buffer[: self.nbytes] = self._buffer
-        return Batch.from_buffer(
-            self.schema,
-            allocation.seal()[: self.nbytes],
-            description=self.description,
-            locator=allocation.locator,
-        )
+        buffer = allocation.seal()[: self.nbytes]
+        return Batch(self.schema, self.description, self._layout, buffer, locator=allocation.locator)
 
     def __len__(self) -> int:
         return len(self.codes)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns in stored order, zero copy, as they are encoded."""
+        if self._columns is None:
+            layout, buffer, specs = self._layout, self._buffer, self.schema.stored
+            if layout is None or buffer is None:
+                self._columns = tuple(Column.empty(spec.type) for spec in specs)
+            else:
+                self._columns = tuple(
+                    layouts.column_at(buffer, layout, i, spec.type) for i, spec in enumerate(specs)
+                )
+        return self._columns
+
+    @property
+    def table(self) -> Table:
+        """The columns as kernels see them; its rows are in the order of `schema.nodes`."""
+        if self._table is None:
+            cells = layouts.describe(self._buffer, self._layout, self.schema)
+            self._table = Table.of_cells(cells, [self._buffer])
+        return self._table
 
     @property
     def times(self) -> Words:
@@ -153,13 +176,6 @@ class Batch:
         )
 
     @property
-    def table(self) -> Table:
-        """The stored columns as kernels see them."""
-        if self._table is None:
-            self._table = Table(self.columns)
-        return self._table
-
-    @property
     def nbytes(self) -> int:
         """Bytes of memory held, header and padding included."""
         return 0 if self._buffer is None else len(self._buffer)
@@ -174,29 +190,43 @@ class Batch:
 
     def checksum_holds(self) -> bool:
         """Whether the bytes are what was sealed: reads all of them. True if they carry no checksum."""
-        return self._buffer is None or layouts.verify_checksum(self._buffer)
+        return self._buffer is None or layouts.checksum_holds(self._buffer)
+
+    def verify(self) -> None:
+        """Read everything: that the checksum holds, and that what the columns hold leads nowhere else.
+
+        Bytes that somebody else wrote are safe to read once this returns. Raises: FormatMismatch.
+        """
+        if self._buffer is not None and self._layout is not None:
+            layouts.verify(self._buffer, self._layout)
 
     def validate_state(self) -> None:
-        """Check order, consolidation and codes: reads everything. For tests.
+        """Check codes, order, consolidation and encodings: reads everything. For tests.
 
         Raises: AssertionError saying what does not hold.
         """
         n = len(self)
-        assert all(len(c) == n for c in self.columns), "columns differ in length"
-        assert self.diffs.all(), "zero diff"
+        columns = self.columns
+        assert all(len(c) == n for c in columns), "columns differ in length"
         if n == 0:
             assert self._buffer is None, "an empty batch owns memory"
             return
-        image = encode(self.columns, self.schema.stored_image, rows=n)
-        assert (self.schema.codes_of(self.key_columns(), n) == self.codes).all(), (
-            "codes are not those of the keys"
+        self.verify()
+        codes = self.schema.codes_of(self.key_columns(), n)
+        assert np.array_equal(codes, self.codes), "codes are not those of the keys"
+        if self.schema.code is CodeKind.IDENTITY and self._buffer is not None:
+            assert columns[0].encoding is Encoding.PLAIN, "codes are not the key's values"
+            assert np.shares_memory(self.codes, columns[0].values), "codes are not the key's values"
+        for cells, name in ((self.time_cells, "times"), (self.diff_cells, "diffs")):
+            assert len(cells) in (1, n), f"{len(cells)} {name} of {n}"
+        assert self.diff_cells.all(), "zero diff"
+        state = np.zeros(2, np.int64)
+        at = arrange.check_order(
+            self.table.cells, len(columns), self.codes, self.time_cells, self.diff_cells, state
         )
-        order = image.sort_order(self.codes, self.times)
-        assert (order == np.arange(n)).all(), "not sorted"
-        _, sums = image.consolidate(order, self.diffs, self.times, split=True)
-        assert np.array_equal(sums, self.diffs), "not consolidated"
+        assert at == n, ("not sorted", "not consolidated", "a sum in parts where one would do")[state[0]]
         upper, since = self.description.upper, self.description.since
-        last = int(self.times.max())
+        last = int(self.time_cells.max())
         assert upper.is_empty or last < upper.time or last <= since.time, "time beyond upper"
 
     def __repr__(self) -> str:

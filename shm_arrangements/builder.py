@@ -1,52 +1,36 @@
-"""Builder: updates in any order become one batch; and the assembling that merging shares with it.
+"""Builder: updates in any order become one batch.
 
-A batch is made in two steps. First it is decided which update stands where (`rows`, references into one or
-two sources, and their diffs); then its exact size is known, memory is allocated once, and every byte is
-moved once, from its source to its final place. The second step can be done in pieces.
+Codes are sorted by radix, and only rows whose codes tie are compared; what is sorted already, of one time, or
+all diffs 1, is noticed on the way. Then every column is moved once, to its final place (assembler.py).
+
+Memory beside the batch: 12 bytes a row for the order, 8 more while hashes are sorted, and 8 for diffs if
+anything is summed.
 
 Does not: decide when to build, or keep anything.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shm_arrangements import layout as layouts
+from shm_arrangements.assembler import Assembler, Plan
 from shm_arrangements.batch import Batch
-from shm_arrangements.columns import Column, Ints
-from shm_arrangements.contracts import Allocation, Allocator
+from shm_arrangements.columns import Column, Ints, Table
+from shm_arrangements.contracts import Allocator
 from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation
-from shm_arrangements.kernels import gather
-from shm_arrangements.rows import Words, encode
-from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.types import ColumnType
+from shm_arrangements.kernels import arrange as kernels
+from shm_arrangements.kernels import sort
+from shm_arrangements.rows import Words
+from shm_arrangements.schema import ArrangementSchema, CodeKind
+from shm_arrangements.types import ColumnSpec, child_specs
 from shm_arrangements.updates import Updates
 
-_NO_BITS: Final = np.empty(0, np.uint8)
-
-
-class Run(Protocol):
-    """What a batch is assembled from: parallel arrays, columns in stored order."""
-
-    @property
-    def codes(self) -> Words: ...
-    @property
-    def columns(self) -> tuple[Column, ...]: ...
-    @property
-    def times(self) -> Words: ...
-
-
-class _Unsorted:
-    __slots__ = ("codes", "columns", "times")
-
-    def __init__(self, codes: Words, columns: tuple[Column, ...], times: Words) -> None:
-        self.codes = codes
-        self.columns = columns
-        self.times = times
+_PIECE: Final = 1 << 14  # rows moved at once: their references stay in the second cache
 
 
 class HeapAllocation:
@@ -84,107 +68,63 @@ class HeapAllocator:
         return HeapAllocation(nbytes)
 
 
-class Assembler:
-    """Fills one batch with chosen rows of one or two runs.
+class _Source:
+    """Updates to be arranged, columns in stored order; times and diffs one a row, or one for all."""
 
-    rows: (k,), k > 0; row r >= 0 is row r of `first`, r < 0 is row ~r of `second`. In batch order.
-    diffs: (k,). text_bytes: of the chosen rows, one number a TEXT column, in stored order.
-    Times are advanced to `since`.
-    """
+    __slots__ = ("codes", "columns", "diff_cells", "rows", "table", "time_cells")
 
-    def __init__(
-        self,
-        schema: ArrangementSchema,
-        first: Run,
-        second: Run,
-        rows: Ints,
-        diffs: Ints,
-        text_bytes: list[int],
-        since: int,
-        allocator: Allocator,
-    ) -> None:
-        self._schema = schema
-        self._first, self._second = first, second
-        self._rows, self._diffs = rows, diffs
-        self._since = np.uint64(since)
-        sizes = iter(text_bytes)
-        shapes = [
-            layouts.ColumnShape(
-                spec.type,
-                spec.nullable,
-                a.has_validity or b.has_validity,
-                next(sizes) if spec.type is ColumnType.TEXT else 0,
-            )
-            for spec, a, b in zip(schema.stored, first.columns, second.columns, strict=True)
-        ]
-        self._layout = layouts.plan_layout(len(rows), len(schema.key), shapes)
-        self._allocation: Allocation = allocator.allocate(self._layout.nbytes)
-        self._buffer = self._allocation.buffer[: self._layout.nbytes]
-        self._nulls = [0] * len(shapes)
-        self._bits = [
-            (a.bits() or (_NO_BITS, 0), b.bits() or (_NO_BITS, 0)) if shape.has_nulls else None
-            for shape, a, b in zip(shapes, first.columns, second.columns, strict=True)
-        ]
+    def __init__(self, columns: tuple[Column, ...], updates: Updates, times: Words, diffs: Ints) -> None:
+        self.columns = columns
+        self.rows = len(updates)
+        self.table = Table(columns)
+        self.time_cells = times
+        self.diff_cells = diffs
+        self.codes: Words = times[:0]
 
-    @property
-    def nbytes(self) -> int:
-        return self._layout.nbytes
+    def __len__(self) -> int:
+        return self.rows
 
-    def fill(self, lo: int, hi: int) -> None:
-        """Write updates lo..hi; pieces go in ascending order, without gaps."""
-        at, a, b = self._layout, self._first, self._second
-        rows = self._rows[lo:hi]
-        gather.pair_words(a.codes, b.codes, rows, self._array(at.codes, np.uint64)[lo:hi])
-        gather.pair_times(a.times, b.times, rows, self._since, self._array(at.times, np.uint64)[lo:hi])
-        self._array(at.diffs, np.int64)[lo:hi] = self._diffs[lo:hi]
-        for i, layout in enumerate(at.columns):
-            self._fill_column(layout, a.columns[i], b.columns[i], rows, lo, hi)
-            bits = self._bits[i]
-            if bits is not None:
-                out = self._array(layout.validity, np.uint8)
-                self._nulls[i] += gather.pair_bits(*bits[0], *bits[1], rows, out, lo)
 
-    def _fill_column(
-        self, layout: layouts.ColumnLayout, a: Column, b: Column, rows: Ints, lo: int, hi: int
-    ) -> None:
-        if layout.type is ColumnType.TEXT:
-            out = self._array(layout.values, np.uint8)
-            offsets = self._array(layout.offsets, np.int64)
-            if lo == 0:
-                offsets[0] = 0
-            gather.pair_text(a.values, a.offsets, b.values, b.offsets, rows, offsets[lo : hi + 1], out)
-        elif layout.type is ColumnType.NUMERIC:
-            wide = self._array(layout.values, np.uint64).reshape(-1, 2)
-            gather.pair_wide(a.values, b.values, rows, wide[lo:hi])
-        elif layout.type is ColumnType.BOOL:
-            out = self._array(layout.values, np.uint8)
-            gather.pair_bytes(a.values.view(np.uint8), b.values.view(np.uint8), rows, out[lo:hi])
-        else:
-            words = self._array(layout.values, np.uint64)
-            gather.pair_words(a.values.view(np.uint64), b.values.view(np.uint64), rows, words[lo:hi])
+class _Arranged:
+    """The rows (k,) uint32 of a source in batch order, their codes, and their diffs if any were summed."""
 
-    def _array(self, extent: layouts.Extent, dtype: Any) -> NDArray[Any]:
-        return layouts.array_at(self._buffer, extent, dtype)
+    __slots__ = ("codes", "diffs", "order")
 
-    def write_header(self, description: Description) -> None:
-        """After the last `fill`, before any checksum."""
-        layouts.write_header(self._buffer, self._layout, description, self._nulls, self._schema.code)
-
-    def checksum(self, start: int, stop: int, state: int) -> int:
-        """Continue the checksum over bytes [start, stop), multiples of 8; it begins at CHECKSUM_FROM."""
-        return layouts.checksum_words(self._buffer, start, stop, state)
-
-    def seal(self, checksum: int | None) -> Batch:
-        """The finished batch. `checksum`: of everything from CHECKSUM_FROM on, or None for none."""
-        if checksum is not None:
-            layouts.write_checksum(self._buffer, checksum)
-        return Batch.from_buffer(
-            self._schema, self._allocation.seal()[: self._layout.nbytes], locator=self._allocation.locator
+    def __init__(self, source: _Source, schema: ArrangementSchema) -> None:
+        codes = (
+            schema.codes_of(source.columns[:1])
+            if schema.code is CodeKind.IDENTITY
+            else schema.codes_in(source.table, source.rows)
         )
+        self.order, self.codes = sort.sort_codes(codes)
+        self.diffs: Ints | None = None
+        if kernels.has_ties(self.codes) or not source.diff_cells.all():
+            if self.codes is codes:
+                self.codes = codes.copy()  # perhaps not ours
+            self._settle_ties(source, schema)
 
-    def abandon(self) -> None:
-        """Give the memory back unsealed."""
-        self._allocation.abandon()
+    def _settle_ties(self, source: _Source, schema: ArrangementSchema) -> None:
+        table, times, diffs = source.table.cells, source.time_cells, source.diff_cells
+        proved = schema.code is CodeKind.IDENTITY and not source.columns[0].has_validity
+        span = int(proved), len(source.columns)
+        state = np.zeros(2, np.int64)
+        scratch = sort.scratch(0)
+        while not kernels.order_ties(
+            table, *span, times, self.codes, self.order, *scratch, _open_levels(), state
+        ):
+            scratch = sort.scratch(int(state[kernels.ROOM]))
+        start = kernels.find_sum(table, *span, times, diffs, self.codes, self.order)
+        if start < source.rows:
+            self.diffs = np.empty(source.rows, np.int64)
+            kept = kernels.sum_ties(table, *span, times, diffs, start, self.codes, self.order, self.diffs)
+            self.order, self.codes, self.diffs = self.order[:kept], self.codes[:kept], self.diffs[:kept]
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
+def _open_levels() -> Ints:
+    return np.empty((kernels.DEPTH, 3), np.int64)
 
 
 def build_batch(
@@ -193,23 +133,67 @@ def build_batch(
     """Code, sort, consolidate and store `updates` (columns in ROW order, any order of updates).
 
     Returns an empty batch, without memory, if nothing is left. Raises: InvariantViolation if a time lies
-    outside the description; ValueError if a NULL is in a column that has none; what the allocator raises.
+    outside the description or a column is not of its type; ValueError if a NULL is in a column that has none,
+    or from 2**32 updates on; what the allocator raises.
     """
     n = len(updates)
     if n == 0:
         return Batch.empty(schema, description)
-    _check_times(updates.times, description)
-    columns = tuple(updates.columns[i] for i in schema.stored_order)
-    image = encode(columns, schema.stored_image, rows=n)
-    codes = schema.codes_of(columns[: len(schema.key)], n)
-    order = image.sort_order(codes, updates.times)
-    rows, sums = image.consolidate(order, updates.diffs, updates.times, split=True)
-    if len(rows) == 0:
+    columns = tuple([updates.columns[i] for i in schema.stored_order])
+    _check_columns(columns, schema, n)
+    bounds = np.empty(2, np.uint64)
+    one_diff = kernels.span(updates.times, updates.diffs, bounds)
+    first, last = bounds.tolist()
+    _check_times(first, last, description)
+    source = _Source(
+        columns,
+        updates,
+        updates.times[:1] if first == last else updates.times,
+        updates.diffs[:1] if one_diff else updates.diffs,
+    )
+    arranged = _Arranged(source, schema)
+    if len(arranged) == 0:
         return Batch.empty(schema, description)
-    run = _Unsorted(codes, columns, updates.times)
-    assembler = Assembler(schema, run, run, rows, sums, text_bytes_of(run, run, rows), 0, allocator)
+    return _store(source, arranged, schema, description, allocator)
+
+
+def _store(
+    source: _Source,
+    arranged: _Arranged,
+    schema: ArrangementSchema,
+    description: Description,
+    allocator: Allocator,
+) -> Batch:
+    order, codes, rows = arranged.order, arranged.codes, len(arranged)
+    plan = Plan(schema, (source,))
+    for lo in range(0, rows, _PIECE):
+        if not plan.needs_rows:
+            break
+        hi = min(lo + _PIECE, rows)
+        # Where all rows are there, what they need does not depend on their order.
+        piece = np.arange(lo, hi) if rows == source.rows else order[lo:hi].astype(np.int64)
+        plan.add(piece)
+    times, diffs = source.time_cells, source.diff_cells
+    time = int(times[0]) if len(times) == 1 else None
+    if time is None and rows < source.rows and kernels.is_one_word(times, order):
+        time = int(times[order[0]])
+    if arranged.diffs is not None:
+        diff = int(arranged.diffs[0]) if kernels.is_one_diff(arranged.diffs) else None
+    else:
+        diff = int(diffs[0]) if len(diffs) == 1 else None
+    plan.settle(rows, time, diff)
+    assembler = Assembler(plan, allocator)
     try:
-        assembler.fill(0, len(rows))
+        for lo in range(0, rows, _PIECE):
+            hi = min(lo + _PIECE, rows)
+            refs = order[lo:hi].astype(np.int64)
+            if diff is not None:
+                parts = diffs
+            elif arranged.diffs is None:
+                parts = diffs.take(refs)
+            else:
+                parts = arranged.diffs[lo:hi]
+            assembler.fill(refs, parts, codes=codes[lo:hi])
         assembler.write_header(description)
     except BaseException:
         assembler.abandon()
@@ -218,17 +202,23 @@ def build_batch(
     return assembler.seal(whole)
 
 
-def text_bytes_of(first: Run, second: Run, rows: Ints) -> list[int]:
-    """Bytes of the texts of `rows`, one number a TEXT column."""
-    return [
-        gather.pair_text_bytes(a.offsets, b.offsets, rows)
-        for a, b in zip(first.columns, second.columns, strict=True)
-        if a.type is ColumnType.TEXT
-    ]
+def _check_columns(columns: tuple[Column, ...], schema: ArrangementSchema, rows: int) -> None:
+    for column, spec in zip(columns, schema.stored, strict=True):
+        if column.type != spec.type:
+            raise InvariantViolation("column of another type", column=repr(column), wanted=spec)
+        _check_nulls(column, spec)
 
 
-def _check_times(times: Words, description: Description) -> None:
-    first, last = int(times.min()), int(times.max())
+def _check_nulls(column: Column, spec: ColumnSpec) -> None:
+    if column.has_validity and not spec.nullable and column.null_count:
+        raise ValueError(f"NULL in column {spec.name!r} of type {spec.type.name.lower()} that has none")
+    specs = child_specs(spec.type)
+    if specs:
+        for child, child_spec in zip(column.children, specs, strict=True):
+            _check_nulls(child, child_spec)
+
+
+def _check_times(first: int, last: int, description: Description) -> None:
     upper, since = description.upper, description.since
     rounded = since.is_empty or last <= since.time
     if not description.lower.less_equal(first) or (upper.less_equal(last) and not rounded):

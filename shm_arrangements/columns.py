@@ -467,11 +467,6 @@ class Table:
         table.cells, table._kept = found, kept
         return table
 
-    @property
-    def has_validity(self) -> bool:
-        """Whether NULLs may be anywhere."""
-        return bool(self.cells[:, cells.VALIDITY].any())
-
 
 def _describe(column: Column, at: int, rows: list[list[int]], kept: list[Any]) -> None:
     """Fill row `at` for a column, and append rows for its children."""

@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm_arrangements import layout as layouts
+from shm_arrangements.assembler import Assembler, Plan
 from shm_arrangements.batch import Batch
-from shm_arrangements.builder import Assembler, text_bytes_of
+from shm_arrangements.columns import Ints
 from shm_arrangements.contracts import Allocator
 from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation
@@ -47,9 +48,9 @@ class Merger:
     """Merges `batches`, oldest first; they are only read, and stay valid."""
 
     __slots__ = (
-        "_allocator", "_assembler", "_checksum", "_checksum_at", "_cursor", "_debt", "_diffs", "_filled",
-        "_odds", "_ops", "_replayed", "_result", "_rows", "_scratch", "_since", "_sources", "_state",
-        "_tables", "_text_bytes", "_total", "_words", "_written", "batches",
+        "_allocator", "_assembler", "_checksum", "_checksum_at", "_cursor", "_debt", "_filled", "_odds",
+        "_ops", "_plan", "_replayed", "_result", "_scratch", "_since", "_sources", "_state", "_tables",
+        "_total", "_words", "_written", "batches",
     )  # fmt: skip
 
     def __init__(self, batches: Sequence[Batch], since: Frontier, allocator: Allocator) -> None:
@@ -75,8 +76,7 @@ class Merger:
         self._scratch = np.empty(kernels.MAX_SOURCES, np.int64)
         self._cursor = np.zeros(kernels.CURSOR_FIELDS, np.int64)
         self._written = -1  # how many updates the result has, once that is decided
-        self._rows = self._diffs = np.empty(0, np.int64)
-        self._text_bytes: list[int] = []
+        self._plan = Plan(batches[0].schema, batches, since=since.time)
         self._replayed = 0
         self._assembler: Assembler | None = None
         self._filled = 0
@@ -143,26 +143,27 @@ class Merger:
             self._written = int(state[kernels.WRITTEN])
             if self._written == 0:
                 self._result = Batch.empty(self.batches[0].schema, self._description())
-            self._rows = np.empty(self._written, np.int64)
-            self._diffs = np.empty(self._written, np.int64)
-            self._text_bytes = [0] * len(self.batches[0].schema.stored_image.text_columns)
         return max(done, 1)
 
     def _replay(self, fuel: int) -> int:
-        lo, hi = self._replayed, min(self._replayed + min(fuel, _PIECE), self._written)
-        rows = self._rows[lo:hi]
-        kernels.replay_merge(self._sources, self._ops, self._odds, self._cursor, rows, self._diffs[lo:hi])
-        first, second = self.batches[0], self.batches[-1]
-        if self._text_bytes:
-            for i, size in enumerate(text_bytes_of(first, second, rows)):
-                self._text_bytes[i] += size
-        self._replayed = hi
-        if hi == self._written:
-            self._assembler = Assembler(
-                first.schema, first, second, self._rows, self._diffs, self._text_bytes,
-                self._since.time, self._allocator,
-            )  # fmt: skip
-        return max(hi - lo, 1)
+        """Tell the plan of the updates to be written, if it asks."""
+        plan, rows = self._plan, 0
+        if plan.needs_rows and self._replayed < self._written:
+            rows = min(fuel, _PIECE, self._written - self._replayed)
+            plan.add(self._next_refs(rows)[0])
+            self._replayed += rows
+        if not plan.needs_rows or self._replayed == self._written:
+            first, last = int(self._words[kernels.LEAST_TIME]), int(self._words[kernels.MOST_TIME])
+            one_diff = 1 if self._state[kernels.NOT_ONE] == 0 else None
+            plan.settle(self._written, first if first == last else None, one_diff)
+            self._cursor[:] = 0
+            self._assembler = Assembler(plan, self._allocator)
+        return max(rows, 1)
+
+    def _next_refs(self, rows: int) -> tuple[Ints, Ints]:
+        refs, diffs = np.empty(rows, np.int64), np.empty(rows, np.int64)
+        kernels.replay_merge(self._sources, self._ops, self._odds, self._cursor, refs, diffs)
+        return refs, diffs
 
     @property
     def _row_fuel(self) -> int:
@@ -173,13 +174,12 @@ class Merger:
     def _fill(self, fuel: int) -> int:
         assert self._assembler is not None
         each = self._row_fuel
-        end = min(self._filled + max(fuel // each, 1), self._written)
-        piece = end - self._filled
-        self._assembler.fill(self._filled, end)
-        self._filled = end
-        if end == self._written:
+        rows = min(max(fuel // each, 1), _PIECE, self._written - self._filled)
+        self._assembler.fill(*self._next_refs(rows))
+        self._filled += rows
+        if self._filled == self._written:
             self._assembler.write_header(self._description())
-        return piece * each
+        return rows * each
 
     def _finish(self, fuel: int) -> int:
         assert self._assembler is not None

@@ -132,7 +132,7 @@ class ArrangementSchema:
 
     @cached_property
     def nodes(self) -> NDArray[np.int64]:
-        """(nodes, NODE_FIELDS) the nodes (kernels/nodes.py) of a batch as far as they are the schema's: the types.
+        """(nodes, NODE_FIELDS) of a batch's nodes (kernels/nodes.py) what is the schema's: types, children.
 
         The columns, then the children of lists and records, in the order of their parents.
         """

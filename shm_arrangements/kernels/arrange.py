@@ -1,4 +1,4 @@
-"""Putting rows in batch order once their codes are sorted: rows of equal codes by columns, then time; and sums.
+"""Batch order, once codes are sorted: rows of equal codes by columns, then time; and the sums of equal ones.
 
 Few rows of one code, the usual case, are inserted one by one by comparing whole rows. Many, such as all rows
 of an empty key, are sorted by *levels*: a column's NULLs, then its order words (cells.py), of texts 8 bytes
@@ -56,7 +56,6 @@ DEPTH: Final = 64  # levels that may be open at once; what is still tied then is
 # Parts of a column's levels: whether it is NULL, its order words or eights of bytes, and a text's length.
 _NULLS = -1
 _SIZE = 1 << 40
-
 _MOST = (1 << 63) - 1
 
 # What order_ties has to say: where to go on, and the rows of scratch that takes.
@@ -129,8 +128,10 @@ def _first_part(table: Any, column: Any, last: Any) -> int:
 def _fill_level(
     table: Any, column: Any, part: Any, last: Any, times: Any, keys: Any, order: Any, lo: Any, hi: Any
 ) -> Any:
-    """Write the words of a level over keys[lo:hi]. Returns whether they are all the same, and whether a text has
-    bytes beyond them."""
+    """Write the words of a level over keys[lo:hi].
+
+    Returns whether they are all the same, and whether a text has bytes beyond them.
+    """
     longer = False
     if column == last:
         for k in range(lo, hi):
@@ -168,7 +169,7 @@ def _next_level(table: Any, column: Any, part: Any, last: Any, longer: Any) -> A
         kind = table[column, KIND]
         if kind == KIND_BYTES and part != _SIZE:
             return column, np.int64(part + 1 if longer else _SIZE)
-        if kind >= KIND_I128 and kind < KIND_BYTES and part == 0:
+        if part == 0 and kind >= KIND_I128 and kind < KIND_BYTES:
             return column, np.int64(1)
     return column + 1, np.int64(_first_part(table, column + 1, last))
 
@@ -225,7 +226,9 @@ def order_ties(
     table: Any, first: int, last: int, times: Any, keys: Any, order: Any, spare_keys: Any, spare_order: Any,
     tallies: Any, frames: Any, open_levels: Any, state: Any,
 ) -> int:  # fmt: skip
-    """Sort rows of equal codes by columns first..last-1, then time; keys (n,) are the sorted codes of order (n,).
+    """Sort rows of equal codes by columns first..last-1, then time.
+
+    keys (n,): the sorted codes; order (n,): their rows.
 
     times: (rows,), or (1,) if all are the same. spare_keys, spare_order: scratch, as long as the most rows of
     more than SMALL that share a code. tallies, frames: as in sort.py; open_levels (DEPTH, 3).
@@ -303,15 +306,16 @@ def sum_ties(
     sums (n,) gets the diffs, those before `start` too. A sum beyond 64 bits is written in parts, all but one
     of them 2^63 - 1 or -2^63. Returns how many are left.
     """
-    for k in range(start):
-        sums[k] = cell(diffs, order[k])
+    for i in range(start):
+        sums[i] = cell(diffs, order[i])
     n = order.shape[0]
-    kept = np.int64(start)
-    k = np.int64(start)
+    kept: Any = np.int64(start)
+    k: Any = np.int64(start)
     while k < n:
         head = k
         code, row = keys[k], order[k]
-        high, low = np.int64(0), np.int64(0)
+        high: Any = np.int64(0)
+        low: Any = np.int64(0)
         while k < n and (k == head or _is_same(table, first, last, times, keys, order, k, head)):
             diff = cell(diffs, order[k])
             high += diff >> 32
@@ -322,7 +326,7 @@ def sum_ties(
         while kept < end:
             keys[kept], order[kept] = code, row
             kept += 1
-    return kept  # type: ignore[return-value]
+    return kept  # type: ignore[no-any-return]
 
 
 @kernel(U64)
@@ -354,7 +358,7 @@ def is_one_diff(sums: Any) -> int:
 
 @kernel(U64, I64, OUT_U64)
 def span(times: Any, diffs: Any, out: Any) -> int:
-    """out (2,) gets the least and the greatest time, of at least one. Returns whether all diffs are the same."""
+    """out (2,) gets the least and the greatest of n > 0 times. Returns whether diffs are all the same."""
     least, most = times[0], times[0]
     for k in range(1, times.shape[0]):
         least = min(least, times[k])

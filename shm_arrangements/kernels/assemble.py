@@ -1,9 +1,9 @@
-"""Filling the nodes of a batch with chosen rows of one or two sources, each byte moved once to its final place.
+"""Filling the nodes of a batch with chosen rows of some sources, each byte moved once, to where it stays.
 
-A ref says which row: r >= 0 is row r of the first source, r < 0 row ~r of the second. First the refs are
-measured, so that the size of every array is known; then, in the same order and in pieces of any size, they
-are filled in. Both read sources in any encoding, by their tables (cells.py), and write by address. Between
-pieces each node has a row of *facts*.
+A ref says which row: the source above `ROW_BITS` bits, the row below. First the refs are measured, so that
+the size of every array is known; then, in pieces of any size, they are filled in. Both read sources in any
+encoding, by their tables (cells.py), which lie behind each other and have a node of the batch at the same
+row; both write by address. Between pieces each node has a row of *facts*.
 
 Texts that are to be stored in a dictionary are interned: looked up by their bytes in a table of those met,
 numbered as they come. What is in a source's dictionary is looked up once, and then known by its place there.
@@ -21,7 +21,6 @@ from numba import config, types
 from numba.extending import intrinsic
 
 from shm_arrangements.kernels.cells import (
-    CHILD,
     CONSTANT,
     INDEX_U8,
     INDEX_U16,
@@ -33,10 +32,10 @@ from shm_arrangements.kernels.cells import (
     MODE,
     OFFSETS,
     PLAIN,
-    TABLE,
     VALIDITY,
     VALUES,
     bytes_at,
+    compare_bytes,
     compare_cells,
     is_null,
     load_i64,
@@ -76,9 +75,13 @@ from shm_arrangements.kernels.nodes import (
 )
 
 I64_2D = read(i64, 2)
+TABLES = read(i64, 3)
 
-# Of a node: whether its values are all the same, and the first of them; how many values, how many of them NULL,
-# their bytes or elements; and how many values and bytes or elements have been filled in.
+ROW_BITS: Final = 48
+_ROW = (1 << ROW_BITS) - 1
+
+# Of a node: whether its values are all the same, and the first of them; how many values, how many of them
+# NULL, their bytes or elements; and how many values and bytes or elements have been filled in.
 FACTS: Final = 8
 SAME, FIRST, COUNT, NULL_COUNT, BYTES, DONE, AT = range(7)
 # What SAME may be: not all values are the same; those met are; all are, and have been measured.
@@ -119,29 +122,53 @@ store_i64: Any = _storer(types.int64, ctypes.c_int64)
 
 
 @inner
-def _same(a: Any, b: Any, column: Any, r: Any, s: Any) -> bool:
+def _same(tables: Any, column: Any, r: Any, s: Any) -> bool:
     """Whether two refs have the same value."""
-    if r >= 0:
-        if s >= 0:
-            return compare_cells(a, r, a, s, column, column + 1) == 0
-        return compare_cells(a, r, b, ~s, column, column + 1) == 0
-    if s >= 0:
-        return compare_cells(b, ~r, a, s, column, column + 1) == 0
-    return compare_cells(b, ~r, b, ~s, column, column + 1) == 0
+    a, b = tables[r >> ROW_BITS], tables[s >> ROW_BITS]
+    return compare_cells(a, r & _ROW, b, s & _ROW, column, column + 1) == 0
 
 
-@kernel(TABLE, TABLE, I64, I64, i64, i64, I64, OUT_I64_2D)
-def measure(
-    a: Any, b: Any, rows_a: Any, rows_b: Any, first: int, last: int, refs: Any, facts: Any
-) -> None:
+@inner
+def _is_null(tables: Any, row: Any, ref: Any) -> bool:
+    return is_null(tables[ref >> ROW_BITS], row, ref & _ROW)
+
+
+@inner
+def _place(tables: Any, row: Any, ref: Any) -> Any:
+    return place_of(tables[ref >> ROW_BITS], row, ref & _ROW)
+
+
+@inner
+def _span(tables: Any, row: Any, ref: Any) -> Any:
+    """Where the text or list of a ref begins and ends."""
+    table = tables[ref >> ROW_BITS]
+    return bytes_at(table, row, place_of(table, row, ref & _ROW))
+
+
+@inner
+def _is_sized(kind: Any) -> bool:
+    return kind in (KIND_BYTES, KIND_LIST)
+
+
+@inner
+def _any_null(tables: Any, row: Any) -> bool:
+    """Whether a source may have NULLs in a row of its table."""
+    found = False
+    for source in range(tables.shape[0]):
+        found = found or tables[source, row, VALIDITY] != 0
+    return found
+
+
+@kernel(TABLES, I64, i64, i64, I64, OUT_I64_2D)
+def measure(tables: Any, rows: Any, first: int, last: int, refs: Any, facts: Any) -> None:
     """Add refs (m,) to the facts of nodes first..last-1.
 
-    rows_a, rows_b: of each node, its row in the table of the first and of the second source. Whether all
-    values are the same is asked of columns alone, whose row is their number.
+    rows: of each node its row in the tables. Whether all values are the same is asked of columns alone, whose
+    row is their number.
     """
     m = refs.shape[0]
     for node in range(first, last):
-        ca, cb = rows_a[node], rows_b[node]
+        row = rows[node]
         if facts[node, SAME] == KNOWN:
             continue
         if facts[node, SAME] == SO_FAR and m > 0:
@@ -149,53 +176,45 @@ def measure(
                 facts[node, FIRST] = refs[0]
             head = facts[node, FIRST]
             for k in range(m):
-                if not _same(a, b, node, head, refs[k]):
+                if not _same(tables, node, head, refs[k]):
                     facts[node, SAME] = NOT
                     break
         facts[node, COUNT] += m
-        if a[ca, VALIDITY] != 0 or b[cb, VALIDITY] != 0:
+        if _any_null(tables, row):
             nulls = np.int64(0)
             for k in range(m):
-                r = refs[k]
-                nulls += np.int64(is_null(a, ca, r) if r >= 0 else is_null(b, cb, ~r))
+                nulls += np.int64(_is_null(tables, row, refs[k]))
             facts[node, NULL_COUNT] += nulls
-        kind = a[ca, KIND]
-        if kind == KIND_BYTES or kind == KIND_LIST:
+        if _is_sized(tables[0, row, KIND]):
             total = np.int64(0)
             for k in range(m):
-                r = refs[k]
-                if r >= 0:
-                    lo, hi = bytes_at(a, ca, place_of(a, ca, r))
-                else:
-                    lo, hi = bytes_at(b, cb, place_of(b, cb, ~r))
+                lo, hi = _span(tables, row, refs[k])
                 total += hi - lo
             facts[node, BYTES] += total
 
 
-@kernel(TABLE, TABLE, i64, i64, i64, OUT_I64_2D)
-def find_constants(a: Any, b: Any, columns: int, a_rows: int, b_rows: int, facts: Any) -> None:
-    """Fill in the facts of columns that are constant in both sources, with the same value; or in the only one
-    that has rows."""
+@kernel(TABLES, i64, I64, OUT_I64_2D)
+def find_constants(tables: Any, columns: int, lengths: Any, facts: Any) -> None:
+    """Fill in the facts of columns that have one value in all sources, and are constant in each.
+
+    lengths: the rows of each source; those of none count for nothing, and not all are of none.
+    """
+    first = np.int64(0)
+    while lengths[first] == 0:
+        first += 1
+    head = first << ROW_BITS
     for node in range(columns):
-        if (a_rows > 0 and a[node, MODE] != CONSTANT) or (b_rows > 0 and b[node, MODE] != CONSTANT):
-            continue
-        first = np.int64(0) if a_rows > 0 else np.int64(-1)
-        if a_rows > 0 and b_rows > 0 and not _same(a, b, node, np.int64(0), np.int64(-1)):
-            continue
-        facts[node, SAME], facts[node, FIRST], facts[node, COUNT] = KNOWN, first, 1
-        if a_rows > 0:
-            null, place = is_null(a, node, np.int64(0)), np.int64(0)
-            lo, hi = bytes_at(a, node, place) if _is_sized(a[node, KIND]) else (np.int64(0), np.int64(0))
-        else:
-            null = is_null(b, node, np.int64(0))
-            lo, hi = bytes_at(b, node, np.int64(0)) if _is_sized(b[node, KIND]) else (np.int64(0), np.int64(0))
-        facts[node, NULL_COUNT] = np.int64(null)
-        facts[node, BYTES] = hi - lo
-
-
-@inner
-def _is_sized(kind: Any) -> bool:
-    return kind == KIND_BYTES or kind == KIND_LIST  # type: ignore[no-any-return]
+        same = True
+        for source in range(first, tables.shape[0]):
+            if lengths[source] > 0 and same:
+                same = tables[source, node, MODE] == CONSTANT
+                same = same and _same(tables, node, head, np.int64(source) << ROW_BITS)
+        if same:
+            facts[node, SAME], facts[node, FIRST], facts[node, COUNT] = KNOWN, head, 1
+            facts[node, NULL_COUNT] = np.int64(_is_null(tables, node, head))
+            if _is_sized(tables[first, node, KIND]):
+                lo, hi = _span(tables, node, head)
+                facts[node, BYTES] = hi - lo
 
 
 @kernel(I64_2D, i64, i64, OUT_I64_2D)
@@ -214,28 +233,24 @@ def decide(facts: Any, columns: int, rows: int, nodes: Any) -> None:
         nodes[node, LENGTH], nodes[node, NULLS], nodes[node, VALUES_AT + 1] = count, nulls, nbytes
 
 
-@kernel(TABLE, i64, TABLE, i64, I64, OUT_I64)
-def child_refs(a: Any, ca: int, b: Any, cb: int, refs: Any, out: Any) -> int:
+@kernel(TABLES, i64, I64, OUT_I64)
+def child_refs(tables: Any, row: int, refs: Any, out: Any) -> int:
     """The refs of what the lists or records `refs` are made of: elements one after the other, or fields.
 
     out: room for them all. Returns how many.
     """
-    at = np.int64(0)
+    at: Any = np.int64(0)
     for k in range(refs.shape[0]):
-        r = refs[k]
-        place = place_of(a, ca, r) if r >= 0 else place_of(b, cb, ~r)
-        if a[ca, KIND] == KIND_RECORD:
-            out[at] = place if r >= 0 else ~place
+        source = refs[k] & ~_ROW
+        if tables[0, row, KIND] == KIND_RECORD:
+            out[at] = source | _place(tables, row, refs[k])
             at += 1
             continue
-        if r >= 0:
-            lo, hi = bytes_at(a, ca, place)
-        else:
-            lo, hi = bytes_at(b, cb, place)
+        lo, hi = _span(tables, row, refs[k])
         for element in range(lo, hi):
-            out[at] = element if r >= 0 else ~element
+            out[at] = source | element
             at += 1
-    return at  # type: ignore[return-value]
+    return at  # type: ignore[no-any-return]
 
 
 @inner
@@ -253,43 +268,43 @@ def _at(mode: Any, indices: Any, row: Any) -> Any:
 
 
 @inner
-def _fill_values(a: Any, ca: Any, b: Any, cb: Any, width: Any, refs: Any, first: Any, m: Any, out: Any) -> None:
-    """Copy the values of refs[first : first + m], `width` bytes each, to address `out` and on."""
-    va, ma, ia = a[ca, VALUES], a[ca, MODE], a[ca, INDICES]
-    vb, mb, ib = b[cb, VALUES], b[cb, MODE], b[cb, INDICES]
+def _value_at(tables: Any, row: Any, width: Any, values: Any, mode: Any, indices: Any, ref: Any) -> Any:
+    """Where the value of a ref lies; values, mode, indices: of the first source, looked up before."""
+    if ref <= _ROW:
+        return values + width * _at(mode, indices, ref)
+    source = ref >> ROW_BITS
+    mode, indices = tables[source, row, MODE], tables[source, row, INDICES]
+    return tables[source, row, VALUES] + width * _at(mode, indices, ref & _ROW)
+
+
+@inner
+def _fill_values(tables: Any, row: Any, width: Any, refs: Any, m: Any, out: Any) -> None:
+    """Copy the values of m refs, `width` bytes each, to address `out` and on."""
+    values, mode, indices = tables[0, row, VALUES], tables[0, row, MODE], tables[0, row, INDICES]
     if width == 8:
         for k in range(m):
-            r = refs[first + k]
-            source = va + 8 * _at(ma, ia, r) if r >= 0 else vb + 8 * _at(mb, ib, ~r)
-            store_u64(out + 8 * k, load_u64(source))
+            store_u64(out + 8 * k, load_u64(_value_at(tables, row, 8, values, mode, indices, refs[k])))
     elif width == 4:
         for k in range(m):
-            r = refs[first + k]
-            source = va + 4 * _at(ma, ia, r) if r >= 0 else vb + 4 * _at(mb, ib, ~r)
-            store_u32(out + 4 * k, load_u32(source))
+            store_u32(out + 4 * k, load_u32(_value_at(tables, row, 4, values, mode, indices, refs[k])))
     elif width == 16:
         for k in range(m):
-            r = refs[first + k]
-            source = va + 16 * _at(ma, ia, r) if r >= 0 else vb + 16 * _at(mb, ib, ~r)
+            source = _value_at(tables, row, 16, values, mode, indices, refs[k])
             store_u64(out + 16 * k, load_u64(source))
             store_u64(out + 16 * k + 8, load_u64(source + 8))
     elif width == 2:
         for k in range(m):
-            r = refs[first + k]
-            source = va + 2 * _at(ma, ia, r) if r >= 0 else vb + 2 * _at(mb, ib, ~r)
-            store_u16(out + 2 * k, load_u16(source))
+            store_u16(out + 2 * k, load_u16(_value_at(tables, row, 2, values, mode, indices, refs[k])))
     else:
         for k in range(m):
-            r = refs[first + k]
-            source = va + _at(ma, ia, r) if r >= 0 else vb + _at(mb, ib, ~r)
-            store_u8(out + k, load_u8(source))
+            store_u8(out + k, load_u8(_value_at(tables, row, 1, values, mode, indices, refs[k])))
 
 
 @inner
 def _copy(source: Any, target: Any, size: Any) -> None:
     """Copy bytes that do not overlap; mostly few."""
     if size >= 8:
-        k = np.int64(0)
+        k: Any = np.int64(0)
         while k + 8 <= size:
             store_u64(target + k, load_u64(source + k))
             k += 8
@@ -301,68 +316,60 @@ def _copy(source: Any, target: Any, size: Any) -> None:
 
 
 @inner
-def _fill_texts(
-    a: Any, ca: Any, b: Any, cb: Any, refs: Any, first: Any, m: Any, offsets: Any, values: Any, at: Any
-) -> Any:
-    """Append the texts of refs, the offsets of where they end with them. Returns the bytes there are then."""
-    va, oa, ma, ia = a[ca, VALUES], a[ca, OFFSETS], a[ca, MODE], a[ca, INDICES]
-    vb, ob, mb, ib = b[cb, VALUES], b[cb, OFFSETS], b[cb, MODE], b[cb, INDICES]
+def _fill_texts(tables: Any, row: Any, refs: Any, m: Any, offsets: Any, values: Any, at: Any) -> Any:
+    """Append the texts of m refs, and the offsets of where they end. Returns the bytes there are then."""
+    first, mode, indices = tables[0, row, OFFSETS], tables[0, row, MODE], tables[0, row, INDICES]
     for k in range(m):
-        r = refs[first + k]
-        if r >= 0:
-            entry = oa + 8 * _at(ma, ia, r)
-            source = va
-        else:
-            entry = ob + 8 * _at(mb, ib, ~r)
-            source = vb
+        ref = refs[k]
+        entry = _offset_at(tables, row, first, mode, indices, ref)
         lo = load_i64(entry)
         size = load_i64(entry + 8) - lo
-        _copy(source + lo, values + at, size)
+        _copy(tables[ref >> ROW_BITS, row, VALUES] + lo, values + at, size)
         at += size
         store_i64(offsets + 8 * k + 8, at)
     return at
 
 
 @inner
-def _fill_sizes(
-    a: Any, ca: Any, b: Any, cb: Any, refs: Any, first: Any, m: Any, offsets: Any, at: Any
-) -> Any:
+def _offset_at(tables: Any, row: Any, first: Any, mode: Any, indices: Any, ref: Any) -> Any:
+    """As `_value_at`, of the offsets."""
+    if ref <= _ROW:
+        return first + 8 * _at(mode, indices, ref)
+    source = ref >> ROW_BITS
+    mode, indices = tables[source, row, MODE], tables[source, row, INDICES]
+    return tables[source, row, OFFSETS] + 8 * _at(mode, indices, ref & _ROW)
+
+
+@inner
+def _fill_sizes(tables: Any, row: Any, refs: Any, m: Any, offsets: Any, at: Any) -> Any:
     """Of lists, the offsets alone: elements are filled in as nodes of their own."""
     for k in range(m):
-        r = refs[first + k]
-        if r >= 0:
-            lo, hi = bytes_at(a, ca, place_of(a, ca, r))
-        else:
-            lo, hi = bytes_at(b, cb, place_of(b, cb, ~r))
+        lo, hi = _span(tables, row, refs[k])
         at += hi - lo
         store_i64(offsets + 8 * k + 8, at)
     return at
 
 
 @inner
-def _fill_validity(
-    a: Any, ca: Any, b: Any, cb: Any, refs: Any, first: Any, m: Any, out: Any, done: Any
-) -> None:
+def _fill_validity(tables: Any, row: Any, refs: Any, m: Any, out: Any, done: Any) -> None:
     """Set bits `done` and on: 1 where a value is not NULL. Bits before stay, those behind are 0."""
     for k in range(m):
-        r = refs[first + k]
-        null = is_null(a, ca, r) if r >= 0 else is_null(b, cb, ~r)
         at = done + k
         byte = np.int64(0) if at & 7 == 0 else np.int64(load_u8(out + (at >> 3)))
-        store_u8(out + (at >> 3), byte | (np.int64(not null) << (at & 7)))
+        store_u8(out + (at >> 3), byte | (np.int64(not _is_null(tables, row, refs[k])) << (at & 7)))
 
 
-@kernel(TABLE, TABLE, I64, I64, i64, i64, I64, I64_2D, I64_2D, i64, OUT_I64_2D)
+@kernel(TABLES, I64, i64, i64, I64, I64_2D, I64_2D, i64, OUT_I64_2D)
 def fill(
-    a: Any, b: Any, rows_a: Any, rows_b: Any, first: int, last: int, refs: Any, nodes: Any, forms: Any,
-    base: int, facts: Any,
-) -> None:  # fmt: skip
+    tables: Any, rows: Any, first: int, last: int, refs: Any, nodes: Any, forms: Any, base: int, facts: Any
+) -> None:
     """Fill refs (m,) in behind what nodes first..last-1 have; of a dictionary's column, the validity alone.
 
-    A constant node is filled with its first value. nodes, forms: as in nodes.py. base: address of the batch.
+    A constant node is filled with its first value. rows: as of `measure`. nodes, forms: as in nodes.py.
+    base: address of the batch.
     """
     for node in range(first, last):
-        ca, cb = rows_a[node], rows_b[node]
+        row = rows[node]
         encoding = (nodes[node, TYPE] >> ENCODING_BIT) & 0xFF
         code = nodes[node, TYPE] & 0xFFFF
         kind, width = forms[code, 0], forms[code, 1]
@@ -373,43 +380,38 @@ def fill(
         if m == 0:
             continue
         if nodes[node, NULLS] > 0:
-            _fill_validity(a, ca, b, cb, refs, 0, m, base + nodes[node, VALIDITY_AT], done)
+            _fill_validity(tables, row, refs, m, base + nodes[node, VALIDITY_AT], done)
         if encoding != DICTIONARY:
             values = base + nodes[node, VALUES_AT]
             offsets = base + nodes[node, OFFSETS_AT] + 8 * done
-            if (kind == KIND_BYTES or kind == KIND_LIST) and done == 0:
+            if done == 0 and _is_sized(kind):
                 store_i64(offsets, 0)
             if kind == KIND_BYTES:
-                facts[node, AT] = _fill_texts(
-                    a, ca, b, cb, refs, 0, m, offsets, values, facts[node, AT]
-                )
+                facts[node, AT] = _fill_texts(tables, row, refs, m, offsets, values, facts[node, AT])
             elif kind == KIND_LIST:
-                facts[node, AT] = _fill_sizes(a, ca, b, cb, refs, 0, m, offsets, facts[node, AT])
+                facts[node, AT] = _fill_sizes(tables, row, refs, m, offsets, facts[node, AT])
             elif kind != KIND_RECORD:
-                _fill_values(a, ca, b, cb, width, refs, 0, m, values + width * done)
+                _fill_values(tables, row, width, refs, m, values + width * done)
         facts[node, DONE] = done + m
 
 
-@kernel(U64, U64, I64, u64, OUT_U64)
-def fill_words(a: Any, b: Any, refs: Any, least: Any, out: Any) -> None:
-    """out[k] = the word of refs[k], codes or times, but `least` where it is less. One word may stand for all."""
-    one_a, one_b = a.shape[0] == 1, b.shape[0] == 1
+@kernel(I64_2D, I64, u64, OUT_U64)
+def fill_words(sources: Any, refs: Any, least: Any, out: Any) -> None:
+    """out[k] = the word of refs[k], a code or a time, at least `least`.
+
+    sources (k, 2): where the words of a source begin, and the bytes from one to the next: 8, or 0 if it has
+    one for all.
+    """
     for k in range(refs.shape[0]):
-        r = refs[k]
-        if r >= 0:
-            out[k] = max(a[0 if one_a else r], least)
-        else:
-            out[k] = max(b[0 if one_b else ~r], least)
+        source, row = refs[k] >> ROW_BITS, refs[k] & _ROW
+        out[k] = max(load_u64(sources[source, 0] + sources[source, 1] * row), least)
 
 
 @inner
-def _text_of(a: Any, ca: Any, b: Any, cb: Any, ref: Any) -> Any:
+def _text_of(tables: Any, row: Any, ref: Any) -> Any:
     """Address and bytes of the text of a ref."""
-    if ref >= 0:
-        lo, hi = bytes_at(a, ca, place_of(a, ca, ref))
-        return a[ca, VALUES] + lo, hi - lo
-    lo, hi = bytes_at(b, cb, place_of(b, cb, ~ref))
-    return b[cb, VALUES] + lo, hi - lo
+    lo, hi = _span(tables, row, ref)
+    return tables[ref >> ROW_BITS, row, VALUES] + lo, hi - lo
 
 
 # Of an interner: the entries there are, their bytes together, and whether there was no room for one.
@@ -417,87 +419,76 @@ ENTRIES, ENTRY_BYTES, FULL = range(3)
 
 
 @inner
-def _find(
-    a: Any, ca: Any, b: Any, cb: Any, ref: Any, slots: Any, entries: Any, hashes: Any
-) -> Any:
+def _find(tables: Any, column: Any, ref: Any, slots: Any, entries: Any, hashes: Any) -> Any:
     """The slot of the text of a ref, its hash, and its bytes; the slot is empty if the text is not there."""
-    address, size = _text_of(a, ca, b, cb, ref)
+    address, size = _text_of(tables, column, ref)
     digest = mix_bytes(_SEED, address, size)
     mask = slots.shape[0] - 1
     slot = np.int64(digest >> np.uint64(20)) & mask
     while slots[slot] != NONE:
         entry = np.int64(slots[slot])
         if hashes[entry] == digest:
-            other, other_size = _text_of(a, ca, b, cb, entries[entry])
-            if other_size == size:
-                k = np.int64(0)
-                while k + 8 <= size and load_u64(address + k) == load_u64(other + k):
-                    k += 8
-                while k < size and load_u8(address + k) == load_u8(other + k):
-                    k += 1
-                if k == size:
-                    break
+            other, other_size = _text_of(tables, column, entries[entry])
+            if other_size == size and compare_bytes(address, size, other, size) == 0:
+                break
         slot = (slot + 1) & mask
     return slot, digest, size
 
 
-@kernel(TABLE, TABLE, i64, I64, OUT_U32, OUT_I64, OUT_U64, OUT_U32, OUT_U32, OUT_I64)
+@inner
+def _known_place(tables: Any, column: Any, ref: Any, starts: Any) -> Any:
+    """Where in `known` the dictionary entry of a ref has its number; -1 if its source has no dictionary."""
+    source = ref >> ROW_BITS
+    if starts[source] == starts[source + 1]:
+        return np.int64(-1)
+    return starts[source] + _place(tables, column, ref)
+
+
+@kernel(TABLES, i64, I64, OUT_U32, OUT_I64, OUT_U64, OUT_U32, I64, OUT_I64)
 def intern(
-    a: Any, b: Any, column: int, refs: Any, slots: Any, entries: Any, hashes: Any, known_a: Any, known_b: Any,
+    tables: Any, column: int, refs: Any, slots: Any, entries: Any, hashes: Any, known: Any, starts: Any,
     state: Any,
 ) -> None:  # fmt: skip
     """Number the texts of refs (m,) that have no number yet, until there is no room.
 
     slots: a power of two, more than entries; entries: of each number, a ref that has it; hashes as many.
-    known_a, known_b: of each place in a source's dictionary, its number, NONE at first; empty for a source
-    without one. state (3,): zeros at first.
+    known[starts[s] + i]: the number of entry i of the dictionary of source s, NONE at first; a source without
+    one has no room there, starts (k + 1,). state (3,): zeros at first.
     """
     count = state[ENTRIES]
     for k in range(refs.shape[0]):
-        r = refs[k]
-        place = np.int64(-1)
-        if r >= 0 and known_a.shape[0] > 0:
-            place = place_of(a, column, r)
-            if known_a[place] != NONE:
-                continue
-        elif r < 0 and known_b.shape[0] > 0:
-            place = place_of(b, column, ~r)
-            if known_b[place] != NONE:
-                continue
-        slot, digest, size = _find(a, column, b, column, r, slots, entries, hashes)
+        place = _known_place(tables, column, refs[k], starts)
+        if place >= 0 and known[place] != NONE:
+            continue
+        slot, digest, size = _find(tables, column, refs[k], slots, entries, hashes)
         if slots[slot] == NONE:
             if count == entries.shape[0]:
                 state[FULL] = 1
                 break
             slots[slot] = np.uint32(count)
-            entries[count] = r
+            entries[count] = refs[k]
             hashes[count] = digest
             count += 1
             state[ENTRY_BYTES] += size
         if place >= 0:
-            if r >= 0:
-                known_a[place] = slots[slot]
-            else:
-                known_b[place] = slots[slot]
+            known[place] = slots[slot]
     state[ENTRIES] = count
 
 
-@kernel(TABLE, TABLE, i64, I64, U32, I64, U64, U32, U32, I64_2D, i64, i64, i64)
+@kernel(TABLES, i64, I64, U32, I64, U64, U32, I64, I64_2D, i64, i64)
 def fill_indices(
-    a: Any, b: Any, column: int, refs: Any, slots: Any, entries: Any, hashes: Any, known_a: Any, known_b: Any,
-    nodes: Any, node: int, done: int, base: int,
+    tables: Any, column: int, refs: Any, slots: Any, entries: Any, hashes: Any, known: Any, starts: Any,
+    nodes: Any, done: int, base: int,
 ) -> None:  # fmt: skip
-    """Write the numbers of the texts of refs (m,), which are interned, as indices `done` and on of a node."""
-    width = (nodes[node, TYPE] >> INDEX_BIT) & 0xFF
-    out = base + nodes[node, INDICES_AT] + width * done
+    """Write the numbers of the texts of refs (m,), which are interned, as indices `done` and on."""
+    width = (nodes[column, TYPE] >> INDEX_BIT) & 0xFF
+    out = base + nodes[column, INDICES_AT] + width * done
     for k in range(refs.shape[0]):
-        r = refs[k]
-        if r >= 0 and known_a.shape[0] > 0:
-            number = known_a[place_of(a, column, r)]
-        elif r < 0 and known_b.shape[0] > 0:
-            number = known_b[place_of(b, column, ~r)]
+        place = _known_place(tables, column, refs[k], starts)
+        if place >= 0:
+            number = known[place]
         else:
-            slot, _, _ = _find(a, column, b, column, r, slots, entries, hashes)
+            slot, _, _ = _find(tables, column, refs[k], slots, entries, hashes)
             number = slots[slot]
         if width == 1:
             store_u8(out + k, number)
@@ -505,27 +496,3 @@ def fill_indices(
             store_u16(out + 2 * k, number)
         else:
             store_u32(out + 4 * k, number)
-
-
-@kernel(I64, I64_2D, i64, i64, i64)
-def zero_gaps(extents: Any, nodes: Any, start: int, end: int, base: int) -> None:
-    """Zero the bytes of [start, end) of a batch at address `base` that lie in no extent."""
-    at = np.int64(start)
-    for field in range(0, 6, 2):
-        at = _zero_until(extents[field], extents[field + 1], at, end, base)
-    for node in range(nodes.shape[0]):
-        for field in (VALUES_AT, OFFSETS_AT, VALIDITY_AT, INDICES_AT):
-            at = _zero_until(nodes[node, field], nodes[node, field + 1], at, end, base)
-    _zero_until(end, 1, at, end, base)
-
-
-@inner
-def _zero_until(offset: Any, nbytes: Any, at: Any, end: Any, base: Any) -> Any:
-    if nbytes == 0 or offset < at:  # an extent that was met already
-        return at
-    for k in range(at, min(offset, end)):
-        store_u8(base + k, 0)
-    return np.int64(offset + nbytes)
-
-
-assert LENGTH == 1 and CHILD == 7  # noqa: PT018

@@ -13,6 +13,7 @@ import numpy as np
 from numba import types
 
 from shm_arrangements.kernels.accumulate import LEAST_HIGH, LOW32, MOST_HIGH, write_parts
+from shm_arrangements.kernels.assemble import ROW_BITS
 from shm_arrangements.kernels.cells import TABLE, compare_cells, load_i64, load_u64
 from shm_arrangements.kernels.jit import (
     I64,
@@ -362,7 +363,7 @@ def replay_merge(sources: Any, ops: Any, odds: Any, cursor: Any, refs: Any, sums
     """The next updates to write, as `merge_sources` decided: as many as there is room for.
 
     refs, sums: (m,).
-    A ref r >= 0 is row r of the first source, r < 0 row ~r of the second. cursor (CURSOR_FIELDS,), zeros at
+    A ref is the source above ROW_BITS (assemble.py) bits, and the row. cursor (CURSOR_FIELDS,), zeros at
     first, lasts between calls. There must be as many left. Returns the updates gone through.
     """
     first = op = cursor[AT_OP]
@@ -373,7 +374,7 @@ def replay_merge(sources: Any, ops: Any, odds: Any, cursor: Any, refs: Any, sums
         decided = ops[op]
         source = np.int64(decided & SOURCE_MASK)
         row = cursor[AT_ROW + source]
-        refs[at] = row if source == 0 else ~row
+        refs[at] = (source << ROW_BITS) | row
         if decided & PARTS:
             if cursor[DUE] == 0:
                 cursor[DUE] = odds[odd]

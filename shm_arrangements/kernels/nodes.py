@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from shm_arrangements.kernels import cells
 from shm_arrangements.kernels.cells import (
     CHILD,
     CONSTANT,
@@ -36,7 +35,7 @@ from shm_arrangements.kernels.cells import (
     load_u16,
     load_u32,
 )
-from shm_arrangements.kernels.jit import I64, OUT_I64, i64, inner, kernel, read, write
+from shm_arrangements.kernels.jit import I64, OUT_I64, OUT_U8, i64, inner, kernel, read, write
 
 I64_2D = read(i64, 2)
 OUT_I64_2D = write(i64, 2)
@@ -120,12 +119,34 @@ def place_nodes(
         at = _place(at, indices, node, INDICES_AT)
     if own_codes == 0:
         extents[0], extents[1] = nodes[0, VALUES_AT], nodes[0, VALUES_AT + 1]
-    return (at + _ALIGN) & ~_ALIGN
+    return (at + _ALIGN) & ~_ALIGN  # type: ignore[no-any-return]
+
+
+@inner
+def _zero_until(offset: Any, nbytes: Any, at: Any, out: Any) -> Any:
+    if nbytes == 0:
+        return at
+    for k in range(at, offset):
+        out[k] = 0
+    return offset + nbytes
+
+
+@kernel(I64, I64_2D, i64, OUT_U8)
+def zero_gaps(extents: Any, nodes: Any, start: int, out: Any) -> None:
+    """Zero the bytes of a batch from `start` on that lie in no extent."""
+    at = np.int64(start)
+    # Codes are before times, unless they are values of the first column.
+    for field in range(0 if extents[0] < extents[2] else 2, 6, 2):
+        at = _zero_until(extents[field], extents[field + 1], at, out)
+    for node in range(nodes.shape[0]):
+        for field in range(VALUES_AT, NODE_FIELDS, 2):
+            at = _zero_until(nodes[node, field], nodes[node, field + 1], at, out)
+    _zero_until(np.int64(out.shape[0]), np.int64(1), at, out)
 
 
 @inner
 def _fits(at: Any, end: Any, words: Any, field: Any, nbytes: Any) -> Any:
-    """Where an extent ends that must be of `nbytes`, not before `at` nor beyond `end`; -OUTSIDE or -BAD_EXTENT."""
+    """Where an extent ends that must be of `nbytes` (-1: any), within [at, end); or less a reason."""
     offset, size = words[field], words[field + 1]
     if nbytes >= 0 and size != nbytes:
         return np.int64(-BAD_EXTENT)
@@ -175,10 +196,12 @@ def check_nodes(
     Returns a reason, and above its lowest 8 bits the node; OK is 0.
     """
     n = nodes.shape[0]
-    at = np.int64(start)
+    at: Any = np.int64(start)
     if own_codes != 0:
         at = _fits(at, end, extents, 0, 8 * rows)
-    elif n == 0 or extents[0] != nodes[0, VALUES_AT] or extents[1] != 8 * rows or _encoding(nodes[0]) != PLAIN:
+    elif (
+        n == 0 or extents[0] != nodes[0, VALUES_AT] or extents[1] != 8 * rows or _encoding(nodes[0]) != PLAIN
+    ):
         return BAD_EXTENT
     for field in (2, 4):
         if at >= 0:
@@ -247,8 +270,8 @@ def check_nodes(
 
 @kernel(I64_2D, I64_2D, i64, OUT_I64_2D)
 def describe_nodes(nodes: Any, forms: Any, base: int, table: Any) -> None:
-    """The table (cells.py), a row a node, of nodes of a batch whose bytes begin at address `base`."""
-    for i in range(nodes.shape[0]):
+    """The table (cells.py) of the first nodes of a batch, a row a node; base: where its bytes begin."""
+    for i in range(table.shape[0]):
         node, row = nodes[i], table[i]
         for field in range(FIELDS):
             row[field] = 0
@@ -313,7 +336,7 @@ def verify_nodes(nodes: Any, forms: Any, base: int) -> int:
             words = nodes[node[CHILDREN] & 0xFFFFFFFF, LENGTH]
             if _greatest_index(base + node[INDICES_AT], node[LENGTH], width) >= words:
                 return BAD_INDEX | here
-        elif kind == KIND_BYTES or kind == KIND_LIST:
+        elif kind in (KIND_BYTES, KIND_LIST):
             limit = node[VALUES_AT + 1]
             if kind == KIND_LIST:
                 limit = nodes[node[CHILDREN] & 0xFFFFFFFF, LENGTH]
@@ -326,6 +349,3 @@ def verify_nodes(nodes: Any, forms: Any, base: int) -> int:
             if nulls != node[NULLS]:
                 return BAD_VALIDITY | here
     return OK
-
-
-assert cells.INDEX_U8 == 1 and cells.INDEX_U16 == 2 and cells.INDEX_U32 == 4  # noqa: PT018

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from numba import config
 
 from shm_arrangements.columns import Column, Table
-from shm_arrangements.kernels import cells, merge, seek, sort
+from shm_arrangements.kernels import assemble, cells, merge, seek, sort
 from shm_arrangements.nested import program_of
 from shm_arrangements.rows import RowSpec, encode
 from shm_arrangements.testing import reference, strategies
@@ -676,7 +676,7 @@ def _merge(draw: Any) -> tuple[Any, Any]:
         refs, sums = np.empty(room, np.int64), np.empty(room, np.int64)
         merge.replay_merge(sources, ops, odds, cursor, refs, sums)
         came += [
-            (int(ref < 0), ref if ref >= 0 else ~ref, diff)
+            (ref >> assemble.ROW_BITS, ref & ((1 << assemble.ROW_BITS) - 1), diff)
             for ref, diff in zip(refs.tolist(), sums.tolist(), strict=True)
         ]
     return came, should

@@ -64,7 +64,7 @@ class CollidingTrace(HeapTrace):
         image = encode(batch.columns, batch.schema.stored_image, rows=len(batch))
         order = image.sort_order(codes, batch.times)
         columns = tuple(column.take(order) for column in batch.columns)
-        return Batch(
+        return Batch.of_arrays(
             batch.schema, batch.description, codes[order], columns, batch.times[order], batch.diffs[order]
         )  # fmt: skip
 
@@ -76,7 +76,7 @@ def encoded(batch: Batch) -> Batch:
     columns = tuple(_encoded(column.plain()) for column in batch.columns)
     times = batch.times[:1] if (batch.times == batch.times[0]).all() else batch.times
     diffs = batch.diffs[:1] if (batch.diffs == batch.diffs[0]).all() else batch.diffs
-    return Batch(batch.schema, batch.description, batch.codes, columns, times, diffs)
+    return Batch.of_arrays(batch.schema, batch.description, batch.codes, columns, times, diffs)
 
 
 def _encoded(column: Column) -> Column:

@@ -295,7 +295,7 @@ def test_a_reader_follows_a_writer_that_unlinks_at_once(held: Instance) -> None:
 
 def test_a_view_into_a_batch_has_no_writable_side_door(held: Instance) -> None:
     batch = _batch(held, 0, 2)
-    for array in (batch.codes, batch.times, batch.diffs, batch.columns[0].values):
+    for array in (batch.codes, batch.time_cells, batch.diff_cells, batch.columns[0].values):
         assert not array.flags.writeable
         with pytest.raises(ValueError, match="WRITEABLE"):
             array.flags.writeable = True

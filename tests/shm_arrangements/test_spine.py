@@ -333,7 +333,7 @@ def test_batches_replaced_by_copies_also_inside_merges_change_no_answer_and_are_
     spine = Spine(SCHEMA, heap)
     merging = 0
     for time in range(30):
-        n = 3000 if time % 6 == 0 else 40
+        n = 20_000 if time % 6 == 0 else 40
         insert(spine, block(np.arange(n), np.full(n, time % 3), time, 1), Frontier.at(time + 1))
         merging += spine.statistics().merges
         expected = read.scan_at(spine.batches(), time)

@@ -81,9 +81,10 @@ def test_what_is_whole_is_counted_and_no_damage_is_found(held: Instance, index: 
 
 @pytest.mark.parametrize("batch", range(3))
 def test_a_flipped_bit_in_a_batch_is_found(held: Instance, index: IndexWriter, batch: int) -> None:
-    locator = index.oks.page.state.chain[batch].locator(held.token)
+    entry = index.oks.page.state.chain[batch]
+    locator = entry.locator(held.token)
     assert locator is not None
-    _flip(_path(locator), locator.offset + 700)
+    _flip(_path(locator), locator.offset + entry.nbytes - 8)
     found = _verdicts(held)
     (damage,) = found["oks"].damages
     assert locator.name in damage
