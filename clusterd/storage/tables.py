@@ -32,8 +32,9 @@ __all__ = ["Source", "open_source"]
 _NULLS = ["", "null", "NULL"]
 # What Arrow's reader of CSV makes exactly what we would; the others come as text.
 _BY_READER = frozenset(ColumnType) - {
-    ColumnType.BYTEA, ColumnType.FLOAT32, ColumnType.TIME, ColumnType.TIMESTAMP, ColumnType.TIMESTAMPTZ,
-    ColumnType.INTERVAL, ColumnType.UUID, ColumnType.JSONB, ColumnType.LIST, ColumnType.RECORD,
+    ColumnType.BYTEA, ColumnType.FLOAT32, ColumnType.NUMERIC, ColumnType.TIME, ColumnType.TIMESTAMP,
+    ColumnType.TIMESTAMPTZ, ColumnType.INTERVAL, ColumnType.UUID, ColumnType.JSONB, ColumnType.LIST,
+    ColumnType.RECORD,
 }  # fmt: skip
 
 
@@ -70,7 +71,9 @@ def open_source(file: Path, asked: Schema | None) -> AbstractContextManager[Sour
 def _broken(file: Path, what: str) -> Iterator[None]:
     try:
         yield
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, OSError) as error:
+        if getattr(error, "errno", None):  # Arrow also raises OSError, without one, for what it cannot read
+            raise
         raise Refusal("format-mismatch", f"{file} is not a {what} file: {error}") from error
 
 
@@ -127,7 +130,7 @@ def _csv(file: Path, asked: Schema | None) -> Iterator[Source]:
             ),
         )  # fmt: skip
     except pa.ArrowInvalid as error:
-        code = "schema-mismatch" if "conversion error" in str(error) else "format-mismatch"
+        code = "schema-mismatch" if str(error).startswith("In CSV column") else "format-mismatch"
         raise Refusal(code, f"{file}: {error}") from error
     for at, name in enumerate(table.column_names):
         if name in columns and columns[name].type not in _BY_READER:
