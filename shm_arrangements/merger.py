@@ -33,7 +33,8 @@ from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.kernels import merge as kernels
 
-MAX_SOURCES: Final = 2
+MAX_SOURCES: Final = kernels.MAX_SOURCES
+_RESERVED_BYTES: Final = 16
 _FILLED_BYTES: Final = 32
 _CHECKSUM_BYTES: Final = 512
 _PIECE: Final = 8192  # updates replayed at once: their references stay in the cache
@@ -48,8 +49,8 @@ class Merger:
     """Merges `batches`, oldest first; they are only read, and stay valid."""
 
     __slots__ = (
-        "_allocator", "_assembler", "_checksum", "_checksum_at", "_cursor", "_debt", "_filled", "_odds",
-        "_ops", "_plan", "_replayed", "_result", "_scratch", "_since", "_sources", "_state", "_tables",
+        "_allocator", "_assembler", "_checksum", "_checksum_at", "_cursor", "_debt", "_filled", "_nbytes",
+        "_odds", "_ops", "_plan", "_replayed", "_result", "_scratch", "_since", "_sources", "_state",
         "_total", "_words", "_written", "batches",
     )  # fmt: skip
 
@@ -64,9 +65,8 @@ class Merger:
         self._since = since
         self._allocator = allocator
         self._total = total = sum(map(len, batches))
+        self._nbytes = sum([batch.nbytes for batch in batches])
         self._sources = np.array([_source(batch) for batch in batches], np.int64)
-        tables = [batch.table.cells for batch in batches]
-        self._tables = np.concatenate(tables).reshape(len(tables), *tables[0].shape)
         self._state = np.zeros(kernels.STATE_FIELDS, np.int64)
         self._state[kernels.ALIVE] = -1
         self._words = np.zeros(kernels.WORD_FIELDS, np.uint64)
@@ -93,12 +93,14 @@ class Merger:
         """Upper bound of the fuel still needed, about."""
         if self._result is not None:
             return 0
-        if self._assembler is None:
-            nbytes = sum(batch.nbytes for batch in self.batches)
-            left = self._total - int(self._state[kernels.CONSUMED]) + self._total
-            return self._debt + left + nbytes // _FILLED_BYTES + nbytes // _CHECKSUM_BYTES + 2
-        left = (self._written - self._filled) * self._row_fuel
-        return self._debt + left + (self._assembler.nbytes - self._checksum_at) // _CHECKSUM_BYTES + 1
+        assembler = self._assembler
+        if assembler is None:
+            nbytes = self._nbytes
+            left = self._debt + self._total - int(self._state[kernels.CONSUMED]) + self._total + 2
+            return left + nbytes // _RESERVED_BYTES + nbytes // _FILLED_BYTES + nbytes // _CHECKSUM_BYTES
+        left = self._debt + (self._written - self._filled) * self._row_fuel + 1
+        left += max(assembler.nbytes - assembler.reserved, 0) // _RESERVED_BYTES
+        return left + (assembler.nbytes - self._checksum_at) // _CHECKSUM_BYTES
 
     def work(self, fuel_updates: int) -> int:
         """Do at most `fuel_updates` of work; returns what was used. `result` is there when done.
@@ -116,6 +118,8 @@ class Merger:
                 used = self._decide(fuel)
             elif self._assembler is None:
                 used = self._replay(fuel)
+            elif self._assembler.reserved < self._assembler.nbytes:
+                used = self._reserve(fuel)
             elif self._filled < self._written:
                 used = self._fill(fuel)
             else:
@@ -134,15 +138,15 @@ class Merger:
             self._assembler.abandon()
 
     def _decide(self, fuel: int) -> int:
-        state = self._state
+        state, plan = self._state, self._plan
         done: int = kernels.merge_sources(
-            self._sources, self._tables, len(self.batches[0].columns), np.uint64(self._since.time), fuel,
+            self._sources, plan.tables, len(plan.schema.stored), np.uint64(plan.since), fuel,
             _IDLE_ADDRESS, state, self._words, self._ops, self._odds, self._scratch,
         )  # fmt: skip
         if state[kernels.ALIVE] == 0:
             self._written = int(state[kernels.WRITTEN])
             if self._written == 0:
-                self._result = Batch.empty(self.batches[0].schema, self._description())
+                self._result = Batch.empty(plan.schema, self._description())
         return max(done, 1)
 
     def _replay(self, fuel: int) -> int:
@@ -157,8 +161,19 @@ class Merger:
             one_diff = 1 if self._state[kernels.NOT_ONE] == 0 else None
             plan.settle(self._written, first if first == last else None, one_diff)
             self._cursor[:] = 0
-            self._assembler = Assembler(plan, self._allocator)
+            self._assembler = Assembler(plan, self._allocator, deferred=True)
         return max(rows, 1)
+
+    def _reserve(self, fuel: int) -> int:
+        assembler = self._assembler
+        assert assembler is not None
+        before = assembler.reserved
+        try:
+            assembler.reserve(before + fuel * _RESERVED_BYTES)
+        except BaseException:
+            self._assembler = None  # what it had is given back
+            raise
+        return (assembler.reserved - before) // _RESERVED_BYTES + 1
 
     def _next_refs(self, rows: int) -> tuple[Ints, Ints]:
         refs, diffs = np.empty(rows, np.int64), np.empty(rows, np.int64)

@@ -39,7 +39,7 @@ from shm_arrangements.schema import ArrangementSchema
 
 MAX_BATCHES: Final = 48  # shown at once; a publication page has room for 64
 _SMALL_FUEL: Final = 16384  # a merge that costs no more is done at once
-_EAGER: Final = 2.0
+_EAGER: Final = 0.5  # of equal batches, four are merged
 _IDLE_EAGER: Final = 8.0  # exerted without input, merging goes on until the chain is this steep
 _RETRACTED: Final = 6  # what a retraction weighs beside the row it is
 _PACE: Final = 4

@@ -222,7 +222,7 @@ def test_a_merge_in_progress_shows_its_inputs_and_then_its_result() -> None:
     n = 300
     first = insert(spine, block(np.arange(n), np.arange(n), 0, 1), Frontier.at(1))
     second = build_batch(
-        block(np.arange(n), np.arange(n), 1, 1), SCHEMA,
+        block(np.arange(3 * n), np.arange(3 * n), 1, 1), SCHEMA,
         Description(Frontier.at(1), Frontier.at(2), Frontier.minimum()), HeapAllocator(),
     )  # fmt: skip
     failpoints.arm("spine.merge", "error", times=1)
@@ -242,7 +242,7 @@ def test_a_merge_in_progress_shows_its_inputs_and_then_its_result() -> None:
         pass
     (merged,) = spine.batches()
     assert merged.description == Description(Frontier.minimum(), Frontier.at(9), Frontier.minimum())
-    assert [len(b) for b in spine.drain_retired()] == [n, n]
+    assert [len(b) for b in spine.drain_retired()] == [n, 3 * n]
     spine.validate_state()
 
 
