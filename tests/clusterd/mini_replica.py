@@ -197,6 +197,10 @@ class MiniReplica:
 def _rows(half: Any, at: int) -> Iterator[tuple[Row, int]]:
     columns: tuple[Column, ...]
     columns, counts = scan_at(half.reader().batches(), at, schema=half.schema)
-    values = [column.to_pylist() for column in columns]
+    values = [[_hashable(value) for value in column.to_pylist()] for column in columns]
     rows = zip(*values, strict=True) if values else iter([()] * len(counts))
     yield from zip(rows, counts.tolist(), strict=True)
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

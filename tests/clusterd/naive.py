@@ -3,13 +3,14 @@
 A collection at one time is two dicts of counts, rows and errors. A plan at a time is a function of its inputs
 at that time, so no incremental reasoning enters here: whatever the product answers at t must be this.
 
-Values are None, bool, int, float, str; numerics are int. Floats are canonical (0.0 for -0.0, one NaN), so
-that rows can be keys of a dict.
+Values are those of the arrangements' columns (numerics are int, uuids uuid.UUID), lists as tuples. Floats are
+canonical (0.0 for -0.0, one NaN), so that rows can be keys of a dict.
 """
 
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -101,14 +102,20 @@ def at(types: Types, history: Iterable[tuple[Row, int, int]], time: int) -> Coll
 
 
 def compare(a: Any, b: Any) -> int:
-    """Order of two values that are not NULL: NaN is last, text by bytes."""
+    """Order of two values that are not NULL: NaN is last, text by bytes; in a list or record NULL is last."""
+    if isinstance(a, tuple):
+        for x, y in zip(a, b, strict=False):
+            order = int(x is None) - int(y is None) if None in (x, y) else compare(x, y)
+            if order:
+                return order
+        return int(len(a) > len(b)) - int(len(a) < len(b))
     if isinstance(a, str):
         x, y = a.encode(), b.encode()
-        return (x > y) - (x < y)
+        return int(x > y) - int(x < y)
     a_nan, b_nan = (isinstance(v, float) and math.isnan(v) for v in (a, b))
     if a_nan or b_nan:
         return int(a_nan) - int(b_nan)
-    return (a > b) - (a < b)
+    return int(a > b) - int(a < b)
 
 
 def expr_type(expr: Expr, types: Types) -> ColumnType:
@@ -139,7 +146,9 @@ def evaluate(expr: Expr, row: Sequence[Any], types: Types) -> Any:
         return row[expr.index]
     if isinstance(expr, Literal):
         if expr.type is T.NUMERIC and expr.value is not None:
-            return int(expr.value)
+            return int(str(expr.value))
+        if expr.type is T.UUID and expr.value is not None:
+            return uuid.UUID(str(expr.value))
         return canonical(widen(expr.value, expr.type)) if expr.value is not None else None
     if isinstance(expr, Case):
         condition = evaluate(expr.condition, row, types)

@@ -7,6 +7,7 @@ retracts what is not there, unless asked to.
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,7 +33,7 @@ from tests.clusterd import naive
 Row = tuple[Any, ...]
 NUMBERS = (T.INT64, T.FLOAT64, T.NUMERIC)
 
-DOMAIN: dict[T, list[Any]] = {
+COMMON: dict[T, list[Any]] = {
     T.BOOL: [True, False],
     T.INT64: [0, 0, 1, 1, 2, 3, -1, naive.I64_MAX],
     T.FLOAT64: [0.0, 1.0, 0.1, -2.5, naive.NAN, float("inf"), float("-inf"), 1e308],
@@ -40,14 +41,38 @@ DOMAIN: dict[T, list[Any]] = {
     T.TIMESTAMP: [0, 1, -5],
     T.NUMERIC: [0, 1, -1, 10**37 * 9, 5],
 }
+OTHERS: dict[T, list[Any]] = {
+    T.INT16: [0, 1, -(2**15), 2**15 - 1],
+    T.INT32: [0, -1, 2**31 - 1],
+    T.UINT16: [0, 1, 2**16 - 1],
+    T.UINT32: [0, 1, 2**32 - 1],
+    T.UINT64: [0, 1, 2**63, 2**64 - 1],
+    T.FLOAT32: [0.0, -1.5, naive.NAN, float("-inf")],
+    T.BYTEA: [b"", b"\x00", b"abcdefgh", b"abcdefgh\x00", b"\xff"],
+    T.DATE: [0, -1, 18263],
+    T.TIME: [0, 86_400_000_000],
+    T.TIMESTAMPTZ: [0, 1, -5],
+    T.INTERVAL: [(0, 0, 0), (0, 0, -1), (0, 1, 0), (-1, 40, 0)],
+    T.UUID: [uuid.UUID(int=0), uuid.UUID(int=1), uuid.UUID(int=1 << 64), uuid.UUID(int=255 << 120)],
+    T.JSONB: ["1", "[]", '{"a":1}', "null"],
+    T.LIST: [(), (1,), (1, 2), (1, None), (None,)],
+    T.RECORD: [(0, "a"), (0, None), (0, "b"), (-1, "abcdefghi")],
+}
+DOMAIN = {**COMMON, **OTHERS}
+FIELDS: dict[T, tuple[Column, ...]] = {
+    T.LIST: (Column("element", T.INT16, True),),
+    T.RECORD: (Column("a", T.DATE), Column("b", T.TEXT, True)),
+}
 
 
 def schema(rng: random.Random) -> Schema:
     """One to four columns; the first is often a bigint, so that joins find partners."""
     columns = []
     for position in range(rng.choice([1, 2, 2, 3, 4])):
-        type_ = T.INT64 if position == 0 and rng.random() < 0.8 else rng.choice(list(DOMAIN))
-        columns.append(Column(f"c{position}", type_, rng.random() < 0.4))
+        type_ = rng.choice(list(COMMON if rng.random() < 0.7 else OTHERS))
+        if position == 0 and rng.random() < 0.8:
+            type_ = T.INT64
+        columns.append(Column(f"c{position}", type_, rng.random() < 0.4, 0, FIELDS.get(type_, ())))
     return Schema(tuple(columns))
 
 
@@ -117,7 +142,9 @@ class Plans:
             if here and rng.random() < 0.85:
                 return ColumnRef(rng.choice(here))
             constant = rng.choice([*DOMAIN[type_], None] if rng.random() < 0.2 else DOMAIN[type_])
-            return Literal(type_, str(constant) if type_ is T.NUMERIC and constant is not None else constant)
+            if type_ in (T.NUMERIC, T.UUID) and constant is not None:
+                constant = str(constant)
+            return Literal(type_, constant, 0, FIELDS.get(type_, ()))
         if type_ is T.BOOL:
             return self.predicate(of, depth)
         if type_ in NUMBERS:
@@ -193,7 +220,8 @@ class Plans:
         here = [i for i, column in enumerate(of.columns) if column.type is type_]
         expr: Expr = ColumnRef(self._rng.choice(here) + shift)
         if self._rng.random() < 0.2 and type_ in NUMBERS:
-            one = Literal(type_, {T.NUMERIC: "1", T.FLOAT64: 1.0}.get(type_, 1))
+            ones: dict[T, Any] = {T.NUMERIC: "1", T.FLOAT64: 1.0}
+            one = Literal(type_, ones.get(type_, 1))
             expr = Call(self._rng.choice(["+", "/"]), (one, expr))
         return expr
 
