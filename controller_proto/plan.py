@@ -14,7 +14,7 @@ from controller_proto.schema import I64, U64, Row, Schema, freeze
 
 __all__ = [
     "Aggregate", "ArrangeBy", "Constant", "FlatMap", "Get", "Join", "Let", "LetRec", "Mfp", "Negate",
-    "OrderBy", "Plan", "Reduce", "Threshold", "TopK", "Union",
+    "OrderBy", "Plan", "Reduce", "Threshold", "TopK", "Union", "free_ids",
 ]  # fmt: skip
 
 
@@ -155,3 +155,21 @@ Plan = (
     Get | Constant | Mfp | FlatMap | Join | Reduce | TopK | Negate | Threshold | Union | ArrangeBy | Let
     | LetRec
 )  # fmt: skip
+
+
+def free_ids(plan: Plan) -> frozenset[GlobalId]:
+    """The collections and bindings that `plan` reads and does not bind itself."""
+    match plan:
+        case Get(id):
+            return frozenset((id,))
+        case Constant():
+            return frozenset()
+        case Join(inputs) | Union(inputs):
+            return frozenset().union(*map(free_ids, inputs))
+        case Let(id, value, body):
+            return free_ids(value) | (free_ids(body) - {id})
+        case LetRec(bindings, body):
+            found = free_ids(body).union(*(free_ids(value) for _, _, value in bindings))
+            return found - {id for id, _, _ in bindings}
+        case _:
+            return free_ids(plan.input)

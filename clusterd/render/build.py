@@ -14,8 +14,10 @@ from typing import Protocol
 from clusterd.dataflow.exchange import ExchangeFactory, identity_exchange
 from clusterd.dataflow.graph import Clock, Graph
 from clusterd.dataflow.operator import ArrangedInput, Columns, Delta, Operator, Source
+from clusterd.dataflow.scope import Scope, ScopeOutput
 from clusterd.operators.distinct import DistinctOperator
 from clusterd.operators.export_index import ExportIndex
+from clusterd.operators.iterative_join import IterativeJoin
 from clusterd.operators.join import Arranged, Closure, JoinOperator, Streamed
 from clusterd.operators.mfp import MfpOperator, apply_stages, compile_stages
 from clusterd.operators.negate import NegateOperator
@@ -28,11 +30,13 @@ from clusterd.render.physical import (
     ExportNode,
     IndexNode,
     JoinNode,
+    LeaveNode,
     MfpNode,
     NegateNode,
     Node,
     PhysicalPlan,
     ReduceNode,
+    ScopeNode,
     Side,
     SourceNode,
     StreamSide,
@@ -40,11 +44,11 @@ from clusterd.render.physical import (
     UnionNode,
     inputs_of,
 )
+from clusterd.render.recursion import build_scope
 from controller_proto.dataflow import Export, IndexImport, SourceImport
 from controller_proto.ids import GlobalId
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.index_writer import IndexWriter
-from shm_arrangements.updates import Updates
 
 __all__ = ["Environment", "ImportedIndex", "build_graph"]
 
@@ -92,6 +96,7 @@ class _Building:
         self._numbers: list[int] = []  # of the graph's nodes, by the plan's
         self._sources = {imported.id: imported for imported in plan.header.source_imports}
         self._indexes: dict[GlobalId, tuple[int, ArrangedInput]] = {}
+        self._scopes: dict[int, Scope] = {}  # by number of the node
 
     def run(self) -> None:
         # Also an index that no node streams is a source: it has rounds to follow.
@@ -138,6 +143,15 @@ class _Building:
                 return operator, "top-k", {0: node.group_key}
             case JoinNode():
                 return self._join(node)
+            case ScopeNode():
+                inside = _Building(
+                    PhysicalPlan(self._plan.header, node.nodes), self._environment, self._graph
+                )
+                scope = build_scope(node, inside._operator, inside._iterative_join)
+                self._scopes[len(self._numbers)] = scope
+                return scope, "recursion", {}
+            case LeaveNode(input, binding, id):
+                return ScopeOutput(self._scopes[input], binding), f"leave {id}", {}
             case ExportNode(input, export):
                 index = self._environment.export(export)
                 return ExportIndex(self._columns(input), index), f"export {export.id}", {0: export.key}
@@ -150,23 +164,32 @@ class _Building:
     def _join(self, node: JoinNode) -> tuple[Operator, str, dict[int, tuple[int, ...]]]:
         sides = [self._side(node.left), self._side(node.right)]
         streams = [side for side in (node.left, node.right) if isinstance(side, StreamSide)]
-        closure: Closure | None = None
-        if node.closure:
-            joined = node.left.columns + node.right.columns
-            columns = joined if node.output is None else tuple(joined[column] for column in node.output)
-            stages = compile_stages(node.closure, columns)
-
-            def closure(updates: Updates) -> Delta:
-                return apply_stages(stages, Delta.of(updates))
-
         operator = JoinOperator(
             *sides,
             null_safe=node.null_safe,
             output_columns=node.output,
-            closure=closure,
+            closure=self._closure(node),
             closure_columns=node.columns if node.closure else None,
         )
         return operator, "join", {port: side.key for port, side in enumerate(streams)}
+
+    def _iterative_join(self, node: JoinNode) -> IterativeJoin:
+        return IterativeJoin(
+            (node.left.columns, node.right.columns),
+            (node.left.key, node.right.key),
+            null_safe=node.null_safe,
+            output_columns=node.output,
+            closure=self._closure(node),
+            closure_columns=node.columns if node.closure else None,
+        )
+
+    def _closure(self, node: JoinNode) -> Closure | None:
+        if not node.closure:
+            return None
+        joined = node.left.columns + node.right.columns
+        columns = joined if node.output is None else tuple(joined[column] for column in node.output)
+        stages = compile_stages(node.closure, columns)
+        return lambda updates: apply_stages(stages, Delta.of(updates))
 
     def _side(self, side: Side) -> Arranged | Streamed:
         if isinstance(side, StreamSide):

@@ -1,7 +1,8 @@
 """A physical plan as text: what would run, one operator a line, inputs indented below it.
 
 `Lookup` is an imported index read in place; `Stream` the same index read as updates; `Arrange` a side that
-the join sorts for itself. A node that several read is printed once and named.
+the join sorts for itself. A node that several read is printed once and named. Of a recursion, `Enter` stands
+over what comes from outside, `Feedback` for a binding as the iteration before left it.
 
 Does not: plan anything, know sizes or costs.
 """
@@ -9,21 +10,26 @@ Does not: plan anything, know sizes or costs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from clusterd.operators.mfp import StageSpec
 from clusterd.render.physical import (
     AggregateSpec,
+    BindingNode,
     DistinctNode,
+    EnterNode,
     ExportNode,
+    FeedbackNode,
     IndexNode,
     IndexSide,
     JoinNode,
+    LeaveNode,
     MfpNode,
     NegateNode,
     Node,
     PhysicalPlan,
     ReduceNode,
+    ScopeNode,
     Side,
     SourceNode,
     TopKNode,
@@ -37,16 +43,24 @@ __all__ = ["explain"]
 
 def explain(plan: PhysicalPlan) -> str:
     """The plan as lines of text, one tree an export."""
-    return "\n".join(_Printer(plan).lines())
+    return "\n".join(_Printer(plan.nodes).lines())
 
 
 class _Printer:
-    def __init__(self, plan: PhysicalPlan) -> None:
-        self._nodes = plan.nodes
-        readers = Counter(number for node in plan.nodes for number in inputs_of(node))
-        sources = (SourceNode, IndexNode)
-        shared = (n for n in sorted(readers) if readers[n] > 1 and not isinstance(plan.nodes[n], sources))
-        self._names = {number: f"n{position}" for position, number in enumerate(shared)}
+    """outside: inside a recursion, gives the lines of what enters at a port, at a depth; prefix: of names."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        outside: Callable[[int, int], Iterator[str]] | None = None,
+        prefix: str = "n",
+    ) -> None:
+        self._nodes = nodes
+        self._outside = outside
+        readers = Counter(number for node in nodes for number in inputs_of(node))
+        plain = (SourceNode, IndexNode, FeedbackNode, BindingNode)
+        shared = (n for n in sorted(readers) if readers[n] > 1 and not isinstance(nodes[n], plain))
+        self._names = {number: f"{prefix}{position}" for position, number in enumerate(shared)}
         self._printed: set[int] = set()
 
     def lines(self) -> Iterator[str]:
@@ -68,9 +82,21 @@ class _Printer:
                 yield f"{indent}  {_side(side)}"
                 if not isinstance(side, IndexSide):
                     yield from self._tree(next(inputs), depth + 2)
-            return
-        for each in inputs_of(node):
-            yield from self._tree(each, depth + 1)
+        elif isinstance(node, ScopeNode):
+            yield from self._bindings(node, f"{name or 'n'}r", depth + 1)
+        elif isinstance(node, EnterNode) and self._outside is not None:
+            yield from self._outside(node.port, depth + 1)
+        elif not isinstance(node, BindingNode):  # whose value is printed once, by the scope
+            for each in inputs_of(node):
+                yield from self._tree(each, depth + 1)
+
+    def _bindings(self, scope: ScopeNode, prefix: str, depth: int) -> Iterator[str]:
+        inside = _Printer(scope.nodes, lambda port, at: self._tree(scope.inputs[port], at), prefix)
+        for number in scope.bindings:
+            binding = scope.nodes[number]
+            assert isinstance(binding, BindingNode)
+            yield f"{'  ' * depth}cte {binding.id} ="
+            yield from inside._tree(binding.input, depth + 1)
 
 
 def _line(node: Node) -> str:
@@ -94,8 +120,24 @@ def _line(node: Node) -> str:
             return "Union"
         case NegateNode():
             return "Negate"
+        case EnterNode():
+            return "Enter"
+        case FeedbackNode(_, id):
+            return f"Feedback {id}"
+        case BindingNode(_, id):
+            return f"Binding {id}"
+        case ScopeNode():
+            return _scope(node)
+        case LeaveNode(_, _, id):
+            return f"Leave {id}"
         case ExportNode(_, export):
             return f"Export {export.kind} {export.id} on={export.on} key={_columns(export.key)}"
+
+
+def _scope(node: ScopeNode) -> str:
+    if node.limit is None:
+        return "Recursion"
+    return f"Recursion recursion_limit={node.limit}{' return_at_limit' if node.return_at_limit else ''}"
 
 
 def _join(node: JoinNode) -> str:

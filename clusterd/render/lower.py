@@ -13,6 +13,7 @@ Decided here, and nowhere else:
 - What is pending on a join when its stream is needed becomes its closure: columns that nobody reads are not
   gathered, rows that nobody wants not handed on.
 - A collection with several imported indexes is streamed from the first.
+- Of a recursion, what depends on its bindings is lowered inside it, all else outside, once.
 
 Does not: build operators (build.py), type the plan (typing_rules.py has).
 """
@@ -32,16 +33,21 @@ from clusterd.operators.union import UnionOperator
 from clusterd.render.expr import compile_expr
 from clusterd.render.physical import (
     AggregateSpec,
+    BindingNode,
     DistinctNode,
+    EnterNode,
     ExportNode,
+    FeedbackNode,
     IndexNode,
     IndexSide,
     JoinNode,
+    LeaveNode,
     MfpNode,
     NegateNode,
     Node,
     PhysicalPlan,
     ReduceNode,
+    ScopeNode,
     Side,
     SourceNode,
     StreamSide,
@@ -62,7 +68,19 @@ from controller_proto.dataflow import DataflowBody, DataflowHeader, Export
 from controller_proto.errors import Refusal
 from controller_proto.expr import Call, Case, ColumnRef, Expr
 from controller_proto.ids import GlobalId
-from controller_proto.plan import ArrangeBy, Get, Join, Mfp, Negate, Plan, Reduce, TopK, Union
+from controller_proto.plan import (
+    ArrangeBy,
+    Get,
+    Join,
+    LetRec,
+    Mfp,
+    Negate,
+    Plan,
+    Reduce,
+    TopK,
+    Union,
+    free_ids,
+)
 from controller_proto.typing_rules import plan_schema
 
 __all__ = ["lower"]
@@ -200,8 +218,23 @@ class _Lowering:
                 return self._reduce(plan)
             case TopK():
                 return self._top_k(plan)
+            case LetRec():
+                return self._let_rec(plan)
             case _:
                 raise self._refuse(plan, " is not rendered by this version")
+
+    def _let_rec(self, plan: LetRec) -> _Relation:
+        inside = _ScopeLowering(self, plan)
+        bindings = inside.bindings()
+        scope = self._add(
+            ScopeNode(tuple(inside.inputs), tuple(inside._nodes), bindings, plan.limit, plan.return_at_limit)
+        )
+        hidden = dict(self._relations)
+        for binding, (id, schema, _) in enumerate(plan.bindings):
+            self._relations[id] = self._made(LeaveNode(scope, binding, id, column_specs(schema)))
+        relation = self._plan(plan.body)
+        self._relations = hidden
+        return relation
 
     # Grouping.
 
@@ -307,6 +340,50 @@ class _Lowering:
         if maps or split.tests[which]:
             ready = relation.then(StageSpec(tuple(maps), tuple(split.tests[which])))
         return _Prepared(StreamSide(self._stream(ready), tuple(key), ready.columns), (), len(ready.columns))
+
+
+class _ScopeLowering(_Lowering):
+    """Lowers the bindings of a recursion. What depends on none of them is lowered outside, and enters."""
+
+    def __init__(self, outside: _Lowering, plan: LetRec) -> None:
+        self._outside = outside
+        self._scope = plan
+        self._header = outside._header
+        self._where = outside._where
+        self._nodes: list[Node] = []
+        self._streams = {}
+        self._relations = {}
+        self._entered: dict[int, int] = {}  # place of an outside node
+        self.inputs: list[int] = []
+        if isinstance(outside, _ScopeLowering):
+            raise self._refuse(
+                plan, " inside another that it depends on is not rendered by this version"
+            )
+        if plan.limit == 0:
+            raise self._refuse(plan, ": a recursion_limit is at least 1")
+
+    def bindings(self) -> tuple[int, ...]:
+        """Lower all bindings; the nodes of their values."""
+        for binding, (id, schema, _) in enumerate(self._scope.bindings):
+            self._relations[id] = self._made(FeedbackNode(binding, id, column_specs(schema)))
+        made = []
+        for id, schema, value in self._scope.bindings:
+            relation = self._plan(value)
+            columns = column_specs(schema)
+            made.append(self._add(BindingNode(self._stream(relation), id, columns)))
+            # Those that follow see what this iteration made.
+            self._relations[id] = _Relation(columns, made[-1], columns=columns)
+        return tuple(made)
+
+    def _plan(self, plan: Plan) -> _Relation:
+        if free_ids(plan) & self._relations.keys():
+            return super()._plan(plan)
+        relation = self._outside._plan(plan)
+        number = self._outside._stream(relation)
+        if number not in self._entered:
+            self._entered[number] = self._add(EnterNode(len(self.inputs), relation.columns))
+            self.inputs.append(number)
+        return _Relation(relation.columns, self._entered[number], columns=relation.columns)
 
 
 @dataclass(frozen=True, slots=True)

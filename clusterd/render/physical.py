@@ -18,9 +18,9 @@ from controller_proto.ids import GlobalId
 from controller_proto.plan import OrderBy
 
 __all__ = [
-    "AggregateSpec", "DistinctNode", "ExportNode", "IndexNode", "IndexSide", "JoinNode", "MfpNode",
-    "NegateNode", "Node", "PhysicalPlan", "ReduceNode", "Side", "SourceNode", "StreamSide", "TopKNode",
-    "UnionNode", "inputs_of",
+    "AggregateSpec", "BindingNode", "DistinctNode", "EnterNode", "ExportNode", "FeedbackNode", "IndexNode",
+    "IndexSide", "JoinNode", "LeaveNode", "MfpNode", "NegateNode", "Node", "PhysicalPlan", "ReduceNode",
+    "ScopeNode", "Side", "SourceNode", "StreamSide", "TopKNode", "UnionNode", "inputs_of",
 ]  # fmt: skip
 
 
@@ -133,6 +133,57 @@ class NegateNode:
 
 
 @dataclass(frozen=True, slots=True)
+class EnterNode:
+    """Inside a recursion: input `port` of its ScopeNode, the same at every iteration."""
+
+    port: int
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackNode:
+    """Inside a recursion: what binding `binding`, called `id`, was at the iteration before."""
+
+    binding: int
+    id: GlobalId
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class BindingNode:
+    """Inside a recursion: what the binding `id` is at this iteration."""
+
+    input: int
+    id: GlobalId
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeNode:
+    """A recursion. `nodes` are its own, numbered by themselves; bindings: the numbers of its BindingNodes.
+
+    limit: None, or how many iterations there may be. It gives no rows itself: its LeaveNodes do.
+    """
+
+    inputs: tuple[int, ...]
+    nodes: tuple[Node, ...]
+    bindings: tuple[int, ...]
+    limit: int | None
+    return_at_limit: bool
+    columns: Columns = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveNode:
+    """What binding `binding` of the ScopeNode `input`, called `id`, is at its end."""
+
+    input: int
+    binding: int
+    id: GlobalId
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
 class ExportNode:
     input: int
     export: Export
@@ -141,7 +192,7 @@ class ExportNode:
 
 Node = (
     SourceNode | IndexNode | MfpNode | JoinNode | ReduceNode | DistinctNode | TopKNode | UnionNode
-    | NegateNode | ExportNode
+    | NegateNode | EnterNode | FeedbackNode | BindingNode | ScopeNode | LeaveNode | ExportNode
 )  # fmt: skip
 
 
@@ -156,11 +207,11 @@ class PhysicalPlan:
 def inputs_of(node: Node) -> tuple[int, ...]:
     """The nodes whose streams `node` takes, in port order."""
     match node:
-        case SourceNode() | IndexNode():
+        case SourceNode() | IndexNode() | EnterNode() | FeedbackNode():
             return ()
         case JoinNode(left, right):
             return tuple(side.input for side in (left, right) if isinstance(side, StreamSide))
-        case UnionNode(inputs):
+        case UnionNode(inputs) | ScopeNode(inputs):
             return inputs
         case _:
             return (node.input,)

@@ -6,7 +6,7 @@ many other keys there are; an entry whose sum is zero is in no chain. Two kinds 
 any order, for operators that look at the rows of a key; and chains of counts, ascending in iteration, for
 keys that are the whole row.
 
-Does not: allocate, find slots (kernels/table.py), or add beyond 64 bits: `fits` says that something left them.
+Does not: allocate, find slots (kernels/table.py), or add beyond 64 bits: it says that a sum would leave them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,18 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from shm_arrangements.kernels.jit import I64, OUT_I64, OUT_U8, OUT_U64, U64_2D, i64, inner, kernel, read, write
+from shm_arrangements.kernels.jit import (
+    I64,
+    OUT_I64,
+    OUT_U8,
+    OUT_U64,
+    U64_2D,
+    i64,
+    inner,
+    kernel,
+    read,
+    write,
+)
 
 I32, OUT_I32 = read(types.int32), write(types.int32)
 
@@ -126,7 +137,7 @@ def probe(
                     state[WIDE] = 1
             out_row[pairs] = i
             out_entry[pairs] = e
-            out_times[pairs] = np.uint64(max(np.int64(lanes[e, 0] >> _S32), iteration))
+            out_times[pairs] = np.uint64(max(np.int64(lanes[e, 0] >> _S32), np.int64(iteration)))
             out_diffs[pairs] = diff * other
             pairs += 1
             e = np.int64(links[e, NEXT])
@@ -134,15 +145,6 @@ def probe(
         e = np.int64(NOT_BEGUN)
     state[ROW], state[AT], state[STEPS] = i, e, steps
     return pairs
-
-
-@kernel(I64, OUT_I64, write(types.int32, 2), i64)
-def reset_counts(slots: Any, totals: Any, ends: Any, value: int) -> None:
-    """Make the counts of `slots` those of a key that holds nothing."""
-    for k in range(slots.shape[0]):
-        totals[slots[k]] = 0
-        ends[slots[k], 0] = value
-        ends[slots[k], 1] = value
 
 
 @kernel(I64, I64, OUT_I64, OUT_U8, i64, OUT_I64)
@@ -180,11 +182,11 @@ def change_counts(
     links: Any, iterations: Any, diffs: Any, free: Any, meta: Any,
     state: Any, out_slot: Any, out_times: Any, out_diffs: Any, odd: Any,
 ) -> int:  # fmt: skip
-    """Add the changes at `iteration` of the keys changed[state[KEY]:count] to their chains, and say what shows.
+    """Add the changes at `iteration` of the keys changed[state[KEY]:count] to their chains; say what shows.
 
-    A key's chain has one entry an iteration, ascending; ends: its first and last, totals: their sum. out_*: how
-    what the key shows changes, at `iteration` and at every later one of its chain. In mode MULTISET a key that
-    is negative somewhere from `iteration` on shows nothing here, but is given in `odd` with its change.
+    A key's chain has one entry an iteration, ascending; ends: its first and last, totals: their sum. out_*:
+    how what the key shows changes, at `iteration` and at every later one of its chain. In mode MULTISET a key
+    that is negative somewhere from `iteration` on shows nothing here, but is given in `odd` with its change.
     links, iterations, diffs: the pool of entries, with room for one more a key; free, meta: those not in use.
     state: KEY where to go on, EMITTED how many outputs, ODD how many odd keys, FITS 0 if a sum left 64 bits.
     Returns how many chain entries were looked at. Stops before a key whose outputs have no room.
@@ -225,10 +227,8 @@ def change_counts(
             old += diffs[here]
             new += diffs[here]
         negative = old < 0 or new < 0
-        prior = _shown(before, mode)
-        was, now = _shown(old, mode), _shown(new, mode)
         full = False
-        shift = now - was  # how much more the new history shows than the old
+        shift = _shown(new, mode) - _shown(old, mode)  # how much more the new history shows than the old
         if shift != 0:
             if emitted == room:
                 full = True

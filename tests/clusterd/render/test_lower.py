@@ -326,7 +326,14 @@ def refused(plan: Plan) -> str:
         (Constant((), AIRLINES), "node Constant is not rendered by this version"),
         (FlatMap(Get("u1"), "generate_series", (ColumnRef(2), ColumnRef(2))), "node FlatMap is not rendered"),
         (Let("l0", Get("u1"), Get("l0")), "node Let is not rendered by this version"),
-        (LetRec((), Get("u1")), "node LetRec is not rendered by this version"),
+        (
+            LetRec((("l0", AIRLINES, LetRec((("l1", AIRLINES, Get("l0")),), Get("l1"))),), Get("l0")),
+            "node LetRec inside another that it depends on is not rendered by this version",
+        ),
+        (
+            LetRec((("l0", AIRLINES, Get("u2")),), Get("l0"), limit=0),
+            "node LetRec: a recursion_limit is at least 1",
+        ),
         (Join((Get("u2"),) * 3, ()), "node Join with 3 inputs is not rendered by this version"),
         (Join((Get("u2"),), ()), "node Join with 1 inputs is not rendered by this version"),
     ],

@@ -1,0 +1,75 @@
+"""Building a recursion: the nodes of a ScopeNode to the places of a Scope. Decides nothing.
+
+Which operator a node is, is said once, by the building around (`operator`), which also says by which columns
+a stateful one finds its rows: that is how it is told apart from those without state here.
+
+Does not: lower (lower.py does), run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from clusterd.dataflow.operator import Operator
+from clusterd.dataflow.scope import Limit, Place, Scope
+from clusterd.operators.iterative import Grouped, IterativeOperator, Linear
+from clusterd.operators.iterative_binding import IterativeBinding
+from clusterd.operators.iterative_counts import CountMode, IterativeCounts
+from clusterd.operators.iterative_join import IterativeJoin
+from clusterd.render.physical import (
+    BindingNode,
+    DistinctNode,
+    EnterNode,
+    FeedbackNode,
+    JoinNode,
+    Node,
+    ScopeNode,
+    inputs_of,
+)
+
+__all__ = ["Made", "build_scope"]
+
+Made = tuple[Operator, str, Mapping[int, tuple[int, ...]]]  # operator, name, columns by which ports exchange
+
+
+def build_scope(
+    node: ScopeNode,
+    operator: Callable[[Node], Made],
+    join: Callable[[JoinNode], IterativeJoin],
+) -> Scope:
+    """operator: of one of the node's own nodes, a new one at each call. join: of two streamed sides."""
+    places: list[Place] = []
+    entries = [0] * len(node.inputs)
+    feedback = [0] * len(node.bindings)
+    for number, inner in enumerate(node.nodes):
+        if isinstance(inner, EnterNode):
+            entries[inner.port] = number
+            places.append(Place(None))
+        elif isinstance(inner, FeedbackNode):
+            feedback[inner.binding] = number
+            places.append(Place(None))
+        else:
+            places.append(Place(_iterative(inner, node.nodes, operator, join), inputs_of(inner)))
+    limit = None if node.limit is None else Limit(node.limit, node.return_at_limit)
+    return Scope(places, entries=entries, feedback=feedback, bindings=node.bindings, limit=limit)
+
+
+def _iterative(
+    node: Node,
+    nodes: Sequence[Node],
+    operator: Callable[[Node], Made],
+    join: Callable[[JoinNode], IterativeJoin],
+) -> IterativeOperator:
+    match node:
+        case BindingNode():
+            return IterativeBinding(node.columns)
+        case DistinctNode():
+            return IterativeCounts(node.columns, CountMode.MULTISET)
+        case JoinNode():
+            return join(node)
+        case _:
+            made, _, exchanged = operator(node)
+            if not exchanged:
+                return Linear(made)
+            columns = nodes[inputs_of(node)[0]].columns
+            return Grouped(lambda: operator(node)[0], columns, exchanged[0])
