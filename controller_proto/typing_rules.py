@@ -146,7 +146,8 @@ def common_type(a: Column, b: Column) -> Column | None:
     types = {a.type, b.type}
     if types <= INTEGERS.keys():
         least, most = (pick(INTEGERS[t][end] for t in types) for pick, end in ((min, 0), (max, 1)))
-        holding = (t for t, (low, high) in INTEGERS.items() if low <= least and most <= high)
+        candidates = (a.type, b.type, *INTEGERS)  # one of the two, if it holds the other
+        holding = (t for t in candidates if INTEGERS[t][0] <= least and most <= INTEGERS[t][1])
         return Column("", next(holding, ColumnType.NUMERIC))
     if types <= {*INTEGERS, ColumnType.NUMERIC}:
         return Column("", ColumnType.NUMERIC, scale=max(a.scale, b.scale))
