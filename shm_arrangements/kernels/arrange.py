@@ -290,10 +290,10 @@ def find_sum(table: Any, first: int, last: int, times: Any, diffs: Any, keys: An
     if one and diffs[0] == 0:
         return 0
     for k in range(n):
-        if not one and diffs[order[k]] == 0:
-            return k
         if k > 0 and keys[k] == keys[k - 1] and _is_same(table, first, last, times, keys, order, k, k - 1):
             return k - 1
+        if not one and diffs[order[k]] == 0:
+            return k
     return n  # type: ignore[no-any-return]
 
 

@@ -384,8 +384,6 @@ def fill(
         if encoding != DICTIONARY:
             values = base + nodes[node, VALUES_AT]
             offsets = base + nodes[node, OFFSETS_AT] + 8 * done
-            if done == 0 and _is_sized(kind):
-                store_i64(offsets, 0)
             if kind == KIND_BYTES:
                 facts[node, AT] = _fill_texts(tables, row, refs, m, offsets, values, facts[node, AT])
             elif kind == KIND_LIST:

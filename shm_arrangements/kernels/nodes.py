@@ -133,7 +133,7 @@ def _zero_until(offset: Any, nbytes: Any, at: Any, out: Any) -> Any:
 
 @kernel(I64, I64_2D, i64, OUT_U8)
 def zero_gaps(extents: Any, nodes: Any, start: int, out: Any) -> None:
-    """Zero the bytes of a batch from `start` on that lie in no extent."""
+    """Zero what nobody fills of a batch from `start` on: what lies in no extent, and where offsets begin."""
     at = np.int64(start)
     # Codes are before times, unless they are values of the first column.
     for field in range(0 if extents[0] < extents[2] else 2, 6, 2):
@@ -141,6 +141,9 @@ def zero_gaps(extents: Any, nodes: Any, start: int, out: Any) -> None:
     for node in range(nodes.shape[0]):
         for field in range(VALUES_AT, NODE_FIELDS, 2):
             at = _zero_until(nodes[node, field], nodes[node, field + 1], at, out)
+        if nodes[node, OFFSETS_AT + 1] > 0:
+            for k in range(nodes[node, OFFSETS_AT], nodes[node, OFFSETS_AT] + 8):
+                out[k] = 0
     _zero_until(np.int64(out.shape[0]), np.int64(1), at, out)
 
 

@@ -162,10 +162,6 @@ def _laid(texts: Sequence[bytes], first: int = 0) -> tuple[Array, Array]:
     return offsets, np.frombuffer(b"".join(texts), np.uint8)
 
 
-def _of_pair(a: Sequence[Any], b: Sequence[Any], rows: Array) -> list[Any]:
-    return [a[row] if row >= 0 else b[~row] for row in rows.tolist()]
-
-
 @reference_of("gather.text_offsets")
 def text_offsets(offsets: Array, rows: Array) -> tuple[Array, int]:
     sizes = np.diff(offsets)[rows]
@@ -206,56 +202,7 @@ def gather_bits(bits: Array, bit_offset: int, rows: Array) -> tuple[Array, int]:
     return found, int(found.sum())
 
 
-@reference_of("gather.pair_words")
-def pair_words(a: Array, b: Array, rows: Array) -> tuple[Array]:
-    return (np.array(_of_pair(a.tolist(), b.tolist(), rows), np.uint64),)
-
-
-@reference_of("gather.pair_times")
-def pair_times(a: Array, b: Array, rows: Array, since: int) -> tuple[Array]:
-    times = _of_pair(a.tolist(), b.tolist(), rows)
-    return (np.array([max(time, int(since)) for time in times], np.uint64),)
-
-
-@reference_of("gather.pair_wide")
-def pair_wide(a: Array, b: Array, rows: Array) -> tuple[Array]:
-    return (np.array(_of_pair(a.tolist(), b.tolist(), rows), np.uint64).reshape(-1, 2),)
-
-
-@reference_of("gather.pair_bytes")
-def pair_bytes(a: Array, b: Array, rows: Array) -> tuple[Array]:
-    return (np.array(_of_pair(a.tolist(), b.tolist(), rows), np.uint8),)
-
-
-@reference_of("gather.pair_text_bytes")
-def pair_text_bytes(a_offsets: Array, b_offsets: Array, rows: Array) -> tuple[int]:
-    return (sum(_of_pair(np.diff(a_offsets).tolist(), np.diff(b_offsets).tolist(), rows)),)
-
-
-@reference_of("gather.pair_text")
-def pair_text(
-    a: Array, a_offsets: Array, b: Array, b_offsets: Array, rows: Array, out_offsets: Array
-) -> tuple[Array, Array]:
-    first = int(out_offsets[0])
-    offsets, data = _laid(_of_pair(_texts(a, a_offsets), _texts(b, b_offsets), rows), first)
-    return offsets, np.concatenate([np.full(first, UNTOUCHED, np.uint8), data])
-
-
 UNTOUCHED: Final = 0xA5  # what arrays that are only written to hold before
-
-
-@reference_of("gather.pair_bits")
-def pair_bits(
-    a: Array, a_first: int, b: Array, b_first: int, rows: Array, out: Array, first: int
-) -> tuple[Array, int]:
-    n = len(rows)
-    ones = [True] * (2 * n + 64)
-    mine = _bits(a)[a_first:] if len(a) else ones
-    other = _bits(b)[b_first:] if len(b) else ones
-    found = _of_pair(mine, other, rows)
-    bits = _bits(out)[:first] + found
-    whole = np.packbits(np.array(bits, np.bool_), bitorder="little") if found else out[:0]
-    return np.concatenate([whole, out[len(whole) :]]), n - sum(found)
 
 
 # atomics

@@ -145,10 +145,6 @@ def _rows(draw: Any, n: int) -> Any:
     return i64(draw(st.lists(st.integers(0, n - 1), max_size=12)) if n else [])
 
 
-def _pair_rows(draw: Any, n: int, m: int) -> Any:
-    return i64(draw(st.lists(st.integers(-m, n - 1), max_size=12)) if n + m else [])
-
-
 def draw_scalar(draw: Any) -> Any:
     return draw(st.sampled_from(ALL_TYPES))
 
@@ -343,64 +339,6 @@ def _gather_bits(draw: Any) -> list[Any]:
     n, first = draw(st.integers(0, 20)), draw(st.integers(0, 17))
     rows = _rows(draw, n)
     return [_bitmap(draw, n, first), first, rows, Out(len(rows), np.bool_)]
-
-
-def _pair(draw: Any, one: Any, dtype: Any) -> tuple[Any, Any, Any]:
-    a, b = draw(st.lists(one, max_size=6)), draw(st.lists(one, max_size=6))
-    return np.array(a, dtype), np.array(b, dtype), _pair_rows(draw, len(a), len(b))
-
-
-@case("gather.pair_words")
-def _pair_words(draw: Any) -> list[Any]:
-    a, b, rows = _pair(draw, words, np.uint64)
-    return [a, b, rows, Out(len(rows), np.uint64)]
-
-
-@case("gather.pair_times")
-def _pair_times(draw: Any) -> list[Any]:
-    a, b, rows = _pair(draw, words, np.uint64)
-    return [a, b, rows, np.uint64(draw(words)), Out(len(rows), np.uint64)]
-
-
-@case("gather.pair_wide")
-def _pair_wide(draw: Any) -> list[Any]:
-    a, b, rows = _pair(draw, st.tuples(words, words), np.uint64)
-    return [a.reshape(-1, 2), b.reshape(-1, 2), rows, Out((len(rows), 2), np.uint64)]
-
-
-@case("gather.pair_bytes")
-def _pair_bytes(draw: Any) -> list[Any]:
-    a, b, rows = _pair(draw, st.integers(0, 255), np.uint8)
-    return [a, b, rows, Out(len(rows), np.uint8)]
-
-
-@case("gather.pair_text_bytes")
-def _pair_text_bytes(draw: Any) -> list[Any]:
-    (_, a), (_, b) = _texts(draw), _texts(draw)
-    return [a, b, _pair_rows(draw, len(a) - 1, len(b) - 1)]
-
-
-@case("gather.pair_text")
-def _pair_text(draw: Any) -> list[Any]:
-    (a, a_offsets), (b, b_offsets) = _texts(draw), _texts(draw)
-    rows = _pair_rows(draw, len(a_offsets) - 1, len(b_offsets) - 1)
-    first = draw(st.integers(0, 3))
-    offsets = np.full(len(rows) + 1, first, np.int64)
-    total = first + reference.pair_text_bytes(a_offsets, b_offsets, rows)[0]
-    return [a, a_offsets, b, b_offsets, rows, InOut(offsets), Out(total, np.uint8)]
-
-
-@case("gather.pair_bits")
-def _pair_bits(draw: Any) -> list[Any]:
-    n, m, first = draw(st.integers(0, 20)), draw(st.integers(0, 20)), draw(st.integers(0, 17))
-    a_first, b_first = draw(st.integers(0, 9)), draw(st.integers(0, 9))
-    a = _bitmap(draw, n, a_first) if draw(st.booleans()) else np.empty(0, np.uint8)
-    b = _bitmap(draw, m, b_first) if draw(st.booleans()) else np.empty(0, np.uint8)
-    rows = _pair_rows(draw, n, m)
-    out = _bitmap(draw, len(rows), first)
-    if first & 7 and len(out):
-        out[first >> 3] &= (1 << (first & 7)) - 1  # who appends finds the rest of the byte zero
-    return [a, a_first, b, b_first, rows, InOut(out), first]
 
 
 # atomics and bells
@@ -665,10 +603,6 @@ def _merge(draw: Any) -> tuple[Any, Any]:
     n = int(state[merge.WRITTEN])
     assert n == len(should)
     assert (state[merge.NOT_ONE] > 0) == any(diff != 1 for _, _, diff in should)
-    if len(drawn) > 2:  # who writes a merge of more does not exist
-        return np.unique(ops & merge.SOURCE_MASK, return_counts=True)[1].tolist(), [
-            len(updates.codes) for _, updates in drawn if len(updates.codes)
-        ]
     cursor = np.zeros(merge.CURSOR_FIELDS, np.int64)
     came: list[Any] = []
     while len(came) < n:

@@ -12,10 +12,11 @@ from numba import config
 
 from shm_arrangements.kernels import jit, warm
 from shm_arrangements.testing.reference import REFERENCES
-from tests.shm_arrangements import chain_kernel_cases
+from tests.shm_arrangements import batch_kernel_cases, chain_kernel_cases
 from tests.shm_arrangements.kernel_cases import CASES, TOGETHER, check
 
-assert chain_kernel_cases  # its cases are among them
+assert batch_kernel_cases  # its cases are among them
+assert chain_kernel_cases
 EXAMPLES = 12 if config.DISABLE_JIT else 60
 
 
