@@ -1,26 +1,28 @@
 """Rows that scripts write: lines of literals, and synthetic ones.
 
 Synthetic rows are made a column at a time: the first bigint counts from `start`, text is the same number
-padded with zeros to the length asked for, other types are simple functions of it; nothing is random.
+padded with zeros to the length asked for, other types are simple functions of it; nothing is random. Not
+every type has made-up values.
 
 Does not: append (driver.py does).
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clusterd.convert import column_specs, updates_from_rows
+from clusterd.convert import column_specs, type_name_of, updates_from_rows
 from controller_proto.errors import LocalProtocolError
 from controller_proto.literals import parse_row
 from controller_proto.schema import Schema
 from controller_proto.script import split_line
 from controller_proto.tokens import tokenize
 from shm_arrangements.columns import Column
-from shm_arrangements.types import ColumnSpec, ColumnType
+from shm_arrangements.types import DTYPES, ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 
 __all__ = ["synthetic", "updates_from_lines"]
@@ -72,7 +74,7 @@ def synthetic(schema: Schema, start: int, count: int, row_bytes: int, times: NDA
 
 def _column(spec: ColumnSpec, numbers: NDArray[np.int64], text_bytes: int) -> Column:
     match spec.type:
-        case ColumnType.INT64 | ColumnType.TIMESTAMP:
+        case ColumnType.INT64 | ColumnType.TIMESTAMP | ColumnType.TIMESTAMPTZ:
             return Column(spec.type, numbers)
         case ColumnType.FLOAT64:
             return Column(spec.type, numbers + 0.5)
@@ -82,7 +84,12 @@ def _column(spec: ColumnSpec, numbers: NDArray[np.int64], text_bytes: int) -> Co
             return _texts(numbers, text_bytes)
         case ColumnType.NUMERIC:
             return Column.from_pylist(spec.type, numbers.tolist())
-    raise LocalProtocolError("bad-message", f"no synthetic values of type {spec.type.name}")
+        case ColumnType.UUID:
+            return Column.from_pylist(spec.type, [uuid.UUID(int=number) for number in numbers.tolist()])
+        case ColumnType.UINT64 | ColumnType.DATE:
+            return Column(spec.type, numbers.astype(DTYPES[spec.type]))
+    name = type_name_of(spec.type, spec.scale)
+    raise LocalProtocolError("bad-message", f"column {spec.name}: no {name} is made up", "write-rows has all")
 
 
 def _texts(numbers: NDArray[np.int64], text_bytes: int) -> Column:

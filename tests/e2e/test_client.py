@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,6 +165,55 @@ def test_a_replica_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert failed.value.exit_code == exit_codes.SOCKET_IN_USE
     with pytest.raises(Refusal, match="unknown-setting"):
         launch({"no_such_setting": 1})
+
+
+EVERY_TYPE: dict[str, tuple[str, Any]] = {
+    "flag": ("boolean", True),
+    "i2": ("smallint", -(2**15)),
+    "i4": ("integer", 7),
+    "i8": ("bigint", 2**63 - 1),
+    "u2": ("uint2", 2**16 - 1),
+    "u4": ("uint4", 2**32 - 1),
+    "u8": ("uint8", 2**64 - 1),
+    "f4": ("real", 0.25),
+    "f8": ("double precision", 0.1),
+    "n0": ("numeric", 10**38 - 1),
+    "n2": ("numeric(38,2)", decimal.Decimal("-12.30")),
+    "t": ("text", "snow\N{SNOWMAN}"),
+    "b": ("bytea", b"\x00\xff"),
+    "d": ("date", datetime.date(2020, 1, 2)),
+    "tm": ("time", datetime.time(3, 4, 5, 6)),
+    "ts": ("timestamp", datetime.datetime(2020, 1, 2, 3)),
+    "tz": ("timestamptz", datetime.datetime(2020, 1, 2, 3, tzinfo=datetime.UTC)),
+    "iv": ("interval", (1, -2, 3)),
+    "u": ("uuid", uuid.UUID(int=7 << 64)),
+    "j": ("jsonb", '{"a":[1.5,null]}'),
+    "l": ("date? list", [datetime.date(1969, 12, 31), None]),
+    "r": ("record(a numeric(38,1), b text? list?)", (decimal.Decimal("0.5"), ["x", None])),
+}
+
+
+def test_values_of_every_type_go_in_and_come_out_the_same_by_every_way(
+    replica: Replica, client: Client
+) -> None:
+    types = {name: type_ + "?" for name, (type_, _) in EVERY_TYPE.items()}
+    row = tuple(value for _, value in EVERY_TYPE.values())
+    client.create_shard("all", {"id": "bigint", **types})
+    t = client.write("all", [(1, *row), (2, *[None] * len(row))])
+    for at, name in enumerate(EVERY_TYPE, 1):
+        index = client.create_index("all", key=[name])
+        assert index.peek(at=t, keys=[row[at - 1]]).rows() == [(1, *row)], name
+        assert index.peek(at=t, keys=[None], select=["id"]).rows() == [(2,)]
+        assert index.peek(at=t).rows() == [(1, *row), (2, *[None] * len(row))]
+        assert index.peek(at=t, where=[f"#{at} = #{at}"], select=["id"]).rows() == [(1,)]
+        with index.attach() as attached:
+            assert attached.lookup(row[at - 1], at=t).rows() == [(1, *row)], name
+        client.drop(index)
+    index = client.create_index("all", key=["n2"])
+    index.wait(t)
+    with Client.connect(replica, reader=True) as reader:  # which knows it by its page in shared memory alone
+        assert reader.index(index.id).schema == index.schema
+        assert reader.index(index.id).peek(at=t, keys=[decimal.Decimal("-12.3")]).rows() == [(1, *row)]
 
 
 def test_an_index_is_found_without_its_creator(replica: Replica, client: Client) -> None:

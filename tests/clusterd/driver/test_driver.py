@@ -456,10 +456,14 @@ def test_shards_are_made_written_and_advanced(tmp_path: Path) -> None:
 
 def test_synthetic_rows_fit_any_schema(tmp_path: Path) -> None:
     columns = ["a bigint", "b boolean", 'c "double precision"', "d text nullable", "e timestamp", "f numeric"]
+    columns += ["g uint8", "h date", "i timestamptz", "j uuid", "k numeric(38,2) nullable"]
     with _driver(tmp_path) as (run, _):
         assert carry_out(run, "define-schema name=all", columns) == ["ok"]
         assert carry_out(run, "write-single-ts shard=s ts=0 count=5 start=7 schema=all") == ["wrote 5"]
         assert carry_out(run, "write-single-ts shard=s ts=1 count=0") == ["wrote 0"]
+        assert carry_out(run, "define-schema name=odd", ["a bigint", "b date list"]) == ["ok"]
+        refused = "error: bad-message: column b: no date list is made up"
+        assert carry_out(run, "write-single-ts shard=o ts=0 count=5 schema=odd") == [refused]
 
 
 @pytest.mark.parametrize(
