@@ -9,6 +9,7 @@ canonical (0.0 for -0.0, one NaN), so that rows can be keys of a dict.
 
 from __future__ import annotations
 
+import itertools
 import math
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from controller_proto.plan import (
     ArrangeBy,
     Get,
     Join,
+    LetRec,
     Mfp,
     Negate,
     OrderBy,
@@ -287,7 +289,32 @@ class Interpreter:
             return _reduce(plan, self.plan(plan.input))
         if isinstance(plan, TopK):
             return _top_k(plan, self.plan(plan.input))
+        if isinstance(plan, LetRec):
+            return self._let_rec(plan)
         raise NotImplementedError(type(plan).__name__)
+
+    def _let_rec(self, plan: LetRec) -> Collection:
+        """All bindings from empty, in sequence, again and again, until nothing changes."""
+        hidden = dict(self.inputs)
+        for id, schema, _ in plan.bindings:
+            self.inputs[id] = Collection(schema.types)
+        rounds = itertools.count(1) if plan.limit is None else range(1, plan.limit + 1)
+        changed = True
+        for _ in rounds:
+            changed = False
+            for id, _, value in plan.bindings:
+                made = self.plan(value)
+                errs = {error: 1 for error, count in made.errs.items() if count > 0}
+                changed |= (made.rows, errs) != (self.inputs[id].rows, self.inputs[id].errs)
+                self.inputs[id] = Collection(made.types, made.rows, errs)
+            if not changed:
+                break
+        if changed and not plan.return_at_limit:
+            for id, _, _ in plan.bindings:
+                self.inputs[id].fail("recursion-limit", 1)
+        out = self.plan(plan.body)
+        self.inputs = hidden
+        return out
 
 
 def mfp(
@@ -503,7 +530,7 @@ def _reduce_group(
         at_column += 1
     failed = [c for c in cells if isinstance(c, Err)]
     for error in failed:  # each sum speaks for itself
-        out.fail(error.text, 1)
+        out.fail(f"{error.text}: sum of group {key}", 1)
     if not failed:
         out.add(key + tuple(cells), 1)
 

@@ -15,7 +15,7 @@ from collections import Counter
 import pytest
 
 from controller_proto.dataflow import Build, DataflowBody, DataflowHeader, Export, IndexImport, SourceImport
-from controller_proto.plan import Plan
+from controller_proto.plan import Plan, free_ids
 from controller_proto.print_plan import print_plan
 from controller_proto.schema import Schema
 from controller_proto.typing_rules import plan_schema
@@ -81,7 +81,7 @@ class Case:
         if until is not None:
             at = min(at, until - 1)  # then nothing happens any more
         if (build, at) not in self.answers:
-            inputs = {name: self.naive(name, at) for name in needed(plan)}
+            inputs = {name: self.naive(name, at) for name in free_ids(plan)}
             self.answers[build, at] = naive.Interpreter(inputs, PAIRS).plan(plan)
         return self.answers[build, at]
 
@@ -125,25 +125,16 @@ class Case:
         return [t for t in times if index.since.less_equal(t) and not index.upper.less_equal(t)]
 
 
-def needed(plan: Plan) -> set[str]:
-    """The collections a plan gets."""
-    if hasattr(plan, "input"):
-        return needed(plan.input)
-    if hasattr(plan, "inputs"):
-        return set().union(*map(needed, plan.inputs))
-    return {plan.id}  # type: ignore[union-attr]
-
-
-def play(seed: int) -> None:
+def play(seed: int, make: type[Case] = Case) -> None:
     """One random case from its seed."""
-    case = Case(seed)
+    case = make(seed)
     rng, replica = case.rng, case.replica
     with replica:
         # The naive answer needs all of a shard's updates: they are only not sealed yet.
         depth = rng.choice([1, 2, 2, 3])
         first = case.plan(case.env, depth)
         as_of, until = rng.choice([0, 0, 2, 4]), rng.choice([None, None, None, 6])
-        used = sorted(needed(first))
+        used = sorted(free_ids(first))
         replica.create(*case.header("u100", "u90", first, case.env, as_of, until, used, []))
         print(f"seed {seed}", *print_plan(first), sep="\n")
         second_at = rng.randint(0, 3)
@@ -176,7 +167,7 @@ def create_second(case: Case, first_as_of: int) -> None:
         env |= case.env
     plan = case.plan(env, rng.choice([1, 2, 2]))
     as_of = max(first_as_of, index.since.time) + rng.choice([0, 0, 1, 3])
-    used = needed(plan)
+    used = free_ids(plan)
     sources = sorted(used & set(case.sources))
     print("second:", *print_plan(plan), sep="\n")
     header, body = case.header(
@@ -210,10 +201,10 @@ def query(case: Case, name: str, index: str, at: int) -> None:
     compare(replica.read(name, at), case.naive(name, at), f"{name} at {at}")
 
 
-def patiently(seed: int) -> bool:
+def patiently(seed: int, make: type[Case] = Case) -> bool:
     """Play, unless the naive answer takes too long; whether it was played."""
     try:
-        play(seed)
+        play(seed, make)
     except naive.TooLarge:
         return False
     return True
