@@ -5,11 +5,9 @@ of updates at the greater of its times. Old is what has a time before the round'
 nothing is old, and all of it is change. Batches are sorted by the hash of the key, so a small change finds
 its partners in a large side by search. So every pair is met exactly once, in the round of its later update.
 
-A side is an arrangement that was imported, read in place by its times, or a stream that this operator
-arranges for itself: the round's updates are sorted into a batch, joined, and added to a private spine, in
-which all that came before may be rounded up to the present. Pairs are found in pieces, their columns gathered
-at once and only those wanted, and given on in blocks: a join that explodes needs no memory, and one that
-finds nothing still pauses.
+A side is an arrangement, imported or made by this dataflow (join_arrange.py), read in place by its times.
+Pairs are found in pieces, their columns gathered at once and only those wanted, and given on in blocks: a
+join that explodes needs no memory, and one that finds nothing still pauses.
 
 Does not: compute keys or filters (`closure` does, a block at a time), consolidate its output.
 """
@@ -17,13 +15,11 @@ Does not: compute keys or filters (`closure` does, a block at a time), consolida
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from clusterd.dataflow.operator import (
     BLOCK_ROWS,
-    NO_ERRS,
     ArrangedInput,
     Columns,
     Delta,
@@ -31,46 +27,23 @@ from clusterd.dataflow.operator import (
     Round,
     types_of,
 )
-from clusterd.operators.arrange import Arranger
 from clusterd.operators.faults import Faults
 from clusterd.operators.join_overflow import OverflowWatch
 from clusterd.operators.join_tactic import PIECE_STEPS, JoinTactic, KernelTactic, Pairs, Part
 from shm_arrangements.batch import Batch
-from shm_arrangements.builder import HeapAllocator
-from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import MAX_TIME, Frontier
-from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.spine import Spine
 from shm_arrangements.updates import Updates
 
-__all__ = ["Arranged", "Closure", "JoinOperator", "Streamed"]
+__all__ = ["Closure", "JoinOperator", "new_parts", "old_parts"]
 
 Closure = Callable[[Updates], Delta]
-_HEAP = HeapAllocator()
-
-
-@dataclass(frozen=True, slots=True)
-class Streamed:
-    """A side that comes as a stream of rows of `columns`; `key`: distinct positions, in the order of the
-    pairs.
-    """
-
-    columns: Columns
-    key: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Arranged:
-    """A side that is an imported arrangement, by its own key."""
-
-    input: ArrangedInput
 
 
 class JoinOperator:
     """Rows of left, then of right, where the keys are equal position by position; NULL matches nothing.
 
-    left, right: the streamed ones among them are ports 0, 1 in this order.
+    It has no stream of its own: an edge into it says only what it reads.
     null_safe: NULL matches NULL. output_columns: which columns of the joined row to give, None for all.
     closure: turns a block of those columns into what is given on; its columns are `closure_columns`.
     Raises: ValueError if the keys differ in number or types.
@@ -78,8 +51,8 @@ class JoinOperator:
 
     def __init__(
         self,
-        left: Streamed | Arranged,
-        right: Streamed | Arranged,
+        left: ArrangedInput,
+        right: ArrangedInput,
         *,
         null_safe: bool = False,
         output_columns: Sequence[int] | None = None,
@@ -87,8 +60,7 @@ class JoinOperator:
         closure_columns: Columns | None = None,
         tactic: JoinTactic | None = None,
     ) -> None:
-        self._sides = _side(left), _side(right)
-        self._ports = [side for side in self._sides if isinstance(side, _StreamedSide)]
+        self._sides = left, right
         schemas = [side.schema for side in self._sides]
         keys = [tuple(spec.type for spec in schema.key_specs) for schema in schemas]
         if keys[0] != keys[1]:
@@ -114,10 +86,7 @@ class JoinOperator:
         self._round = round
 
     def push(self, port: int, delta: Delta) -> Iterator[Delta]:
-        if len(delta.errs):
-            yield Delta(Updates.empty(self._types), delta.errs)
-        for _ in self._ports[port].arranger.add(delta.oks):
-            yield Delta.empty(self._types)
+        raise InvariantViolation("what a join reads is arranged", port=port, rows=len(delta))
 
     def finish(self) -> Iterator[Delta]:
         round = self._round
@@ -125,21 +94,19 @@ class JoinOperator:
             raise InvariantViolation("a round that was not started is finished")
         pause = Delta.empty(self._types)
         for side in self._sides:
-            errs = side.errs()
+            errs = side.errs_delta()
             if len(errs):
                 yield Delta(pause.oks, errs)
-            for _ in side.prepare(round):
-                yield pause
-        old = [side.old(round) for side in self._sides]
-        new = [side.new(round) for side in self._sides]
+        old = [old_parts(side, round) for side in self._sides]
+        new = [new_parts(side, round) for side in self._sides]
         as_of = round.as_of if round.is_first else 0
         out = _Block(self._gather)
         spent = 0
         for left, right in _terms(old, new):
             for pairs in self._tactic.pairs(left, right, as_of, self._null_safe, out.room):
                 out.add(left.batch, right.batch, pairs)
-                if len(pairs.wide[0]):
-                    self._watch.note(left, right, pairs, as_of)
+                for i, j in zip(pairs.wide[0].tolist(), pairs.wide[1].tolist(), strict=True):
+                    self._watch.note(((left.batch, i), (right.batch, j)), as_of)
                 spent += pairs.steps
                 self._steps += pairs.steps
                 if out.room() == 0:
@@ -150,40 +117,28 @@ class JoinOperator:
                     spent = 0
         if len(out):
             yield self._give(out)
-        yield from self._correct((old[0], old[1]), (new[0], new[1]), as_of)
-        for side in self._sides:
-            side.finish(round)  # merges, with the fuel that the round's updates bring
-            yield pause
+        yield from self._correct(old, new, as_of)
         self._round = None
 
     def _give(self, out: _Block) -> Delta:
         updates = out.take()
         return Delta.of(updates) if self._closure is None else self._closure(updates)
 
-    def _correct(
-        self, old: tuple[list[Part], list[Part]], new: tuple[list[Part], list[Part]], as_of: int
-    ) -> Iterator[Delta]:
+    def _correct(self, old: Sequence[list[Part]], new: Sequence[list[Part]], as_of: int) -> Iterator[Delta]:
         faults = Faults()
         for correction in self._watch.corrections(old, new, as_of, faults):
-            sides = correction.left, correction.right
-            columns = tuple(sides[side][k] for side, k in self._gather)
+            columns = tuple(correction.rows[side][k] for side, k in self._gather)
             one = Updates(columns, np.array([correction.time], np.uint64), np.array([correction.diff]))
             yield Delta.of(one) if self._closure is None else self._closure(one)
         if len(faults):
             yield Delta(Updates.empty(self._types), faults.take())
 
     def statistics(self) -> OperatorStatistics:
-        """touched_rows: steps of search and pairs looked at."""
-        parts = [side.spine.statistics() for side in self._ports]
-        return OperatorStatistics(
-            state_rows=sum(p.updates for p in parts),
-            state_bytes=sum(p.nbytes for p in parts),
-            touched_rows=self._steps,
-        )
+        """Nothing is kept. touched_rows: steps of search and pairs looked at."""
+        return OperatorStatistics(touched_rows=self._steps)
 
     def close(self) -> None:
-        for side in self._ports:
-            side.close()
+        """What it reads is closed by whoever made it."""
 
 
 def _terms(old: list[list[Part]], new: list[list[Part]]) -> Iterator[tuple[Part, Part]]:
@@ -228,80 +183,20 @@ class _Block:
         return updates
 
 
-def _window(round: Round) -> tuple[int, int]:
+def old_parts(side: ArrangedInput, round: Round) -> list[Part]:
+    """The updates of `side` before the round."""
+    if round.is_first:
+        return []
+    before = Frontier.at(round.lower)
+    return [
+        Part(batch, 0, round.lower - 1)
+        for batch in side.history()
+        if len(batch) and batch.description.lower.precedes(before)
+    ]
+
+
+def new_parts(side: ArrangedInput, round: Round) -> list[Part]:
+    """The updates of `side` in the round."""
     limit = round.limit
-    return round.lower, MAX_TIME if limit.is_empty else limit.time - 1
-
-
-class _StreamedSide:
-    """Arranges what is pushed; keeps all earlier rounds in a private spine."""
-
-    def __init__(self, streamed: Streamed) -> None:
-        self.schema = ArrangementSchema(streamed.columns, streamed.key)
-        self.arranger = Arranger(self.schema)
-        self.spine = Spine(self.schema, _HEAP)
-        self._delta: Batch | None = None
-
-    def errs(self) -> Updates:
-        return NO_ERRS
-
-    def prepare(self, round: Round) -> Iterator[None]:
-        description = Description(Frontier.at(round.lower), round.upper, Frontier.minimum())
-        yield from self.arranger.seal(description, _HEAP)
-        self._delta = self.arranger.take()
-
-    def old(self, round: Round) -> list[Part]:
-        # Rounded up to the round's lower perhaps, so not judged by time: all of it is old.
-        return [Part(batch, 0, MAX_TIME) for batch in self.spine.batches() if len(batch)]
-
-    def new(self, round: Round) -> list[Part]:
-        return [Part(self._delta, *_window(round))] if self._delta else []
-
-    def finish(self, round: Round) -> None:
-        """Add the round to the past, which no later round tells apart from its own lower."""
-        delta, self._delta = self._delta, None
-        if round.upper.is_empty:
-            self.close()
-            return
-        assert delta is not None
-        self.spine.insert(delta)
-        self.spine.set_logical_compaction(round.upper)
-
-    def close(self) -> None:
-        self.arranger.clear()
-        self._delta = None
-        self.spine = Spine(self.schema, _HEAP)
-
-
-class _ArrangedSide:
-    """Reads an imported arrangement in place."""
-
-    def __init__(self, arranged: Arranged) -> None:
-        self._input = arranged.input
-        self.schema = arranged.input.schema
-
-    def errs(self) -> Updates:
-        return self._input.errs_delta()
-
-    def prepare(self, round: Round) -> Iterator[None]:
-        return iter(())
-
-    def old(self, round: Round) -> list[Part]:
-        if round.is_first:
-            return []
-        before = Frontier.at(round.lower)
-        return [
-            Part(batch, 0, round.lower - 1)
-            for batch in self._input.history()
-            if len(batch) and batch.description.lower.precedes(before)
-        ]
-
-    def new(self, round: Round) -> list[Part]:
-        return [Part(batch, *_window(round)) for batch in self._input.delta() if len(batch)]
-
-    def finish(self, round: Round) -> None:
-        """Nothing is kept."""
-
-
-def _side(side: Streamed | Arranged) -> _StreamedSide | _ArrangedSide:
-    return _StreamedSide(side) if isinstance(side, Streamed) else _ArrangedSide(side)
+    last = MAX_TIME if limit.is_empty else limit.time - 1
+    return [Part(batch, round.lower, last) for batch in side.delta() if len(batch)]

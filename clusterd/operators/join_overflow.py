@@ -1,18 +1,19 @@
 """Rows of a join whose multiplicity leaves 64 bits: an error in data, that heals.
 
-A join adds products of changes, and a row's true multiplicity is the product of two sums. Products that may
-leave 62 bits are not emitted but noted here, by the pair of rows they belong to. For these pairs alone both
-sums are looked up at every time of the round, in Python's integers: while the product fits the row is emitted
-with it, else the row is not there and an error names it and the product. `corrections` is what has to be
-added to the products that were emitted. A pair is remembered only while its product does not fit.
+A join adds products of changes, and a row's true multiplicity is the product of one sum an input. Products
+that may leave 62 bits are not emitted but noted here, by the rows they belong to. For these alone all sums
+are looked up at every time of the round, in Python's integers: while the product fits the row is emitted with
+it, else the row is not there and an error names it and the product. `corrections` is what has to be added to
+the products that were emitted. A combination of rows is remembered only while its product does not fit.
 
-Cost: some 100 us a pair; a join has none, unless its multiplicities are beyond any use.
+Cost: some 100 us a combination; a join has none, unless its multiplicities are beyond any use.
 
-Does not: find pairs, or emit blocks.
+Does not: find combinations, or emit blocks.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from clusterd.operators.faults import Faults, show_row
-from clusterd.operators.join_tactic import Pairs, Part
+from clusterd.operators.join_tactic import Part
+from shm_arrangements.batch import Batch
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowSpec, encode
 from shm_arrangements.schema import ArrangementSchema
@@ -32,10 +34,9 @@ _MOST = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Add `diff` at `time` to the row made of one row of each side (columns of one row, in row order)."""
+    """Add `diff` at `time` to the row made of one row of each input (columns of one row, in row order)."""
 
-    left: tuple[Column, ...]
-    right: tuple[Column, ...]
+    rows: tuple[tuple[Column, ...], ...]
     time: int
     diff: int
 
@@ -77,96 +78,106 @@ class _Row:
 
 
 @dataclass(slots=True)
-class _Pair:
-    left: _Row
-    right: _Row
+class _Combination:
+    """One row of each input; skipped: by time, the products that were not emitted."""
+
+    rows: tuple[_Row, ...]
     skipped: dict[int, int]
 
 
 class OverflowWatch:
-    """The pairs of one join that do not fit, and in a round those that may not."""
+    """The combinations of one join that do not fit, and in a round those that may not.
 
-    def __init__(self, left: ArrangementSchema, right: ArrangementSchema) -> None:
-        self._schemas = left, right
-        self._lasting: dict[object, _Pair] = {}
-        self._noted: dict[object, _Pair] = {}
+    schemas: of the arrangement of each input in which its rows are looked up.
+    """
+
+    def __init__(self, *schemas: ArrangementSchema) -> None:
+        self._schemas = schemas
+        self._lasting: dict[object, _Combination] = {}
+        self._noted: dict[object, _Combination] = {}
 
     def __len__(self) -> int:
         return len(self._lasting)
 
-    def note(self, left: Part, right: Part, pairs: Pairs, as_of: int) -> None:
-        """Take the wide pairs of a piece."""
-        a, b = left.batch, right.batch
-        for i, j in zip(pairs.wide[0].tolist(), pairs.wide[1].tolist(), strict=True):
-            x = _Row(self._schemas[0], tuple(c.slice(i, i + 1) for c in a.columns))
-            y = _Row(self._schemas[1], tuple(c.slice(j, j + 1) for c in b.columns))
-            pair = self._noted.setdefault((x.identity, y.identity), _Pair(x, y, defaultdict(int)))
-            time = max(int(a.times_at(i, i + 1)[0]), int(b.times_at(j, j + 1)[0]), as_of)
-            pair.skipped[time] += int(a.diffs_at(i, i + 1)[0]) * int(b.diffs_at(j, j + 1)[0])
+    def note(self, rows: Sequence[tuple[Batch, int]], as_of: int) -> None:
+        """Take a combination that was found and not emitted. rows: of each input a batch and a place in it,
+        of an arrangement by any key.
+        """
+        made, time, product = [], as_of, 1
+        for schema, (batch, at) in zip(self._schemas, rows, strict=True):
+            columns = batch.row_columns()
+            stored = tuple(columns[i].slice(at, at + 1) for i in schema.stored_order)
+            made.append(_Row(schema, stored))
+            time = max(time, int(batch.times_at(at, at + 1)[0]))
+            product *= int(batch.diffs_at(at, at + 1)[0])
+        identity = tuple(row.identity for row in made)
+        found = self._noted.setdefault(identity, _Combination(tuple(made), defaultdict(int)))
+        found.skipped[time] += product
 
     def corrections(
         self,
-        old: tuple[Sequence[Part], Sequence[Part]],
-        new: tuple[Sequence[Part], Sequence[Part]],
+        old: Sequence[Sequence[Part]],
+        new: Sequence[Sequence[Part]],
         as_of: int,
         faults: Faults,
     ) -> Iterator[Correction]:
-        """End of the round: what to add to what was emitted; messages go to `faults`."""
+        """End of the round: what to add to what was emitted; messages go to `faults`.
+
+        old, new: of each input, the parts of the arrangement whose schema the watch was made with.
+        """
         todo = self._noted
         self._noted = {}
-        for identity, pair in self._lasting.items():
-            if identity not in todo and self._may_change(pair, new):
-                todo[identity] = _Pair(pair.left, pair.right, {})
-        for identity, pair in todo.items():
-            yield from self._correct(identity, pair, old, new, as_of, faults)
-
-    def _may_change(self, pair: _Pair, new: tuple[Sequence[Part], Sequence[Part]]) -> bool:
-        for row, parts in zip((pair.left, pair.right), new, strict=True):
-            for part in parts:
-                at = int(np.searchsorted(part.batch.codes, row.code))
-                if at < len(part.batch) and part.batch.codes[at] == row.code:
-                    return True
-        return False
+        for identity, combination in self._lasting.items():
+            if identity not in todo and _may_change(combination, new):
+                todo[identity] = _Combination(combination.rows, {})
+        for identity, combination in todo.items():
+            yield from self._correct(identity, combination, old, new, as_of, faults)
 
     def _correct(
         self,
         identity: object,
-        pair: _Pair,
-        old: tuple[Sequence[Part], Sequence[Part]],
-        new: tuple[Sequence[Part], Sequence[Part]],
+        combination: _Combination,
+        old: Sequence[Sequence[Part]],
+        new: Sequence[Sequence[Part]],
         as_of: int,
         faults: Faults,
     ) -> Iterator[Correction]:
-        a, b = (
-            sum(row.changes(parts, as_of).values())
-            for row, parts in zip((pair.left, pair.right), old, strict=True)
-        )
-        of_a, of_b = (
-            row.changes(parts, as_of) for row, parts in zip((pair.left, pair.right), new, strict=True)
-        )
-        product = a * b
+        rows = combination.rows
+        counts = [sum(row.changes(parts, as_of).values()) for row, parts in zip(rows, old, strict=True)]
+        changes = [row.changes(parts, as_of) for row, parts in zip(rows, new, strict=True)]
+        product = math.prod(counts)
         lasting = identity in self._lasting
         shown = 0 if lasting else product
-        complaint = self._complaint(pair, product) if lasting else None
-        for time in sorted({*of_a, *of_b}):
-            a += of_a.get(time, 0)
-            b += of_b.get(time, 0)
-            fits = -_MOST - 1 <= a * b <= _MOST
-            now = a * b if fits else 0
-            told = None if fits else self._complaint(pair, a * b)
+        complaint = _complaint(rows, product) if lasting else None
+        for time in sorted(set().union(*changes)):
+            counts = [count + change.get(time, 0) for count, change in zip(counts, changes, strict=True)]
+            after = math.prod(counts)
+            fits = -_MOST - 1 <= after <= _MOST
+            now = after if fits else 0
+            told = None if fits else _complaint(rows, after)
             faults.change(time, complaint, told)
-            emitted = (a * b - product) - pair.skipped.get(time, 0)
+            emitted = (after - product) - combination.skipped.get(time, 0)
             rest = (now - shown) - emitted
             while rest:
                 diff = max(-_MOST, min(_MOST, rest))
-                yield Correction(pair.left.row(), pair.right.row(), time, diff)
+                yield Correction(tuple(row.row() for row in rows), time, diff)
                 rest -= diff
-            product, shown, complaint = a * b, now, told
+            product, shown, complaint = after, now, told
         if complaint is None:
             self._lasting.pop(identity, None)
         else:
-            self._lasting[identity] = pair
+            self._lasting[identity] = combination
 
-    def _complaint(self, pair: _Pair, product: int) -> str:
-        row = show_row(c.to_pylist()[0] for c in (*pair.left.row(), *pair.right.row()))
-        return f"multiplicity-overflow: join: row {row} has multiplicity {product}"
+
+def _may_change(combination: _Combination, new: Sequence[Sequence[Part]]) -> bool:
+    for row, parts in zip(combination.rows, new, strict=True):
+        for part in parts:
+            at = int(np.searchsorted(part.batch.codes, row.code))
+            if at < len(part.batch) and part.batch.codes[at] == row.code:
+                return True
+    return False
+
+
+def _complaint(rows: Sequence[_Row], product: int) -> str:
+    row = show_row(c.to_pylist()[0] for each in rows for c in each.row())
+    return f"multiplicity-overflow: join: row {row} has multiplicity {product}"

@@ -2,8 +2,8 @@
 
 The seam between the driver (join.py), which knows rounds and which parts of the sides meet, and the finding.
 The contract of a tactic: every pair of updates, one of each part, whose keys are equal and whose times lie in
-their parts' spans, exactly once, in pieces of at most `room` rows; time is the greater of the two, diff the
-product.
+their parts' spans and stand in the wanted order, exactly once, in pieces of at most `room` rows; time is the
+greater of the two, diff the product.
 
 The codes of both sides are of one kind (schema.py), and two keys may share one. Rows of a key stand together
 in a batch, so a run of equal codes is one key on each side if its first and last rows say so; where they do
@@ -68,9 +68,18 @@ class JoinTactic(Protocol):
     """Finds pairs; the contract is in the head."""
 
     def pairs(
-        self, left: Part, right: Part, as_of: int, null_safe: bool, room: Callable[[], int]
+        self,
+        left: Part,
+        right: Part,
+        as_of: int,
+        null_safe: bool,
+        room: Callable[[], int],
+        order: int = kernels.ANY,
     ) -> Iterator[Pairs]:
-        """All pairs, in pieces of at most room() rows; a piece may be empty, and is a few ms of work."""
+        """All pairs, in pieces of at most room() rows; a piece may be empty, and is a few ms of work.
+
+        order: ANY, NOT_LATER or EARLIER (kernels/join.py): what right's time has to be beside left's.
+        """
 
 
 class KernelTactic:
@@ -82,7 +91,13 @@ class KernelTactic:
         self._right = np.empty(most_rows, np.int64)
 
     def pairs(
-        self, left: Part, right: Part, as_of: int, null_safe: bool, room: Callable[[], int]
+        self,
+        left: Part,
+        right: Part,
+        as_of: int,
+        null_safe: bool,
+        room: Callable[[], int],
+        order: int = kernels.ANY,
     ) -> Iterator[Pairs]:
         a, b = left.batch, right.batch
         if a.schema.code is not b.schema.code:
@@ -95,13 +110,21 @@ class KernelTactic:
             state = np.array([0, -1, 0, 0, 0], np.int64)
             sought = 4 * int(place[kernels.SOUGHT])
             while state[kernels.RUN] < len(runs):
-                yield self._expand(runs, left, right, as_of, room(), state, sought)
+                yield self._expand(runs, left, right, as_of, order, room(), state, sought)
                 sought = 0
             if len(runs) == 0:
-                yield self._expand(runs, left, right, as_of, 0, state, sought)
+                yield self._expand(runs, left, right, as_of, order, 0, state, sought)
 
     def _expand(
-        self, runs: Ints, left: Part, right: Part, as_of: int, room: int, state: Ints, sought: int
+        self,
+        runs: Ints,
+        left: Part,
+        right: Part,
+        as_of: int,
+        order: int,
+        room: int,
+        state: Ints,
+        sought: int,
     ) -> Pairs:
         a, b = left.batch, right.batch
         times, diffs = np.empty(room, np.uint64), np.empty(room, np.int64)
@@ -109,7 +132,7 @@ class KernelTactic:
         n = kernels.expand_runs(
             runs, a.time_cells, a.diff_cells, np.uint64(left.first), np.uint64(left.last),
             b.time_cells, b.diff_cells, np.uint64(right.first), np.uint64(right.last), np.uint64(as_of),
-            PIECE_STEPS, state, self._left[:room], self._right[:room], times, diffs, wide[0], wide[1],
+            order, PIECE_STEPS, state, self._left[:room], self._right[:room], times, diffs, wide[0], wide[1],
         )  # fmt: skip
         w = int(state[kernels.WIDE])
         steps = sought + int(state[kernels.STEPS])

@@ -9,26 +9,42 @@ Does not: validate, plan, run.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
 
 from clusterd.dataflow.exchange import ExchangeFactory, identity_exchange
 from clusterd.dataflow.graph import Clock, Graph
 from clusterd.dataflow.operator import ArrangedInput, Columns, Delta, Operator, Source
 from clusterd.dataflow.scope import Scope, ScopeOutput
+from clusterd.operators.constant import ConstantSource
 from clusterd.operators.distinct import DistinctOperator
 from clusterd.operators.export_index import ExportIndex
+from clusterd.operators.flat_map import TABLE_FUNCTIONS, FlatMapOperator
 from clusterd.operators.iterative_join import IterativeJoin
-from clusterd.operators.join import Arranged, Closure, JoinOperator, Streamed
-from clusterd.operators.mfp import MfpOperator, apply_stages, compile_stages
+from clusterd.operators.join import Closure, JoinOperator
+from clusterd.operators.join_arrange import ArrangeOperator
+from clusterd.operators.join_delta import DeltaInput as DeltaArrangements
+from clusterd.operators.join_delta import DeltaJoinOperator, Lookup
+from clusterd.operators.mfp import MfpOperator, Stage, StageSpec, apply_stages, compile_stages
 from clusterd.operators.negate import NegateOperator
 from clusterd.operators.reduce import ReduceOperator
 from clusterd.operators.reduce_tactic import AggregateCall
+from clusterd.operators.threshold import ThresholdOperator
 from clusterd.operators.top_k import OrderColumn, TopKOperator
 from clusterd.operators.union import UnionOperator
 from clusterd.render.physical import (
+    ArrangeNode,
+    ConstantNode,
+    DeltaInput,
+    DeltaJoinNode,
     DistinctNode,
     ExportNode,
+    FlatMapNode,
     IndexNode,
+    IndexSide,
     JoinNode,
     LeaveNode,
     MfpNode,
@@ -39,7 +55,7 @@ from clusterd.render.physical import (
     ScopeNode,
     Side,
     SourceNode,
-    StreamSide,
+    ThresholdNode,
     TopKNode,
     UnionNode,
     inputs_of,
@@ -47,8 +63,11 @@ from clusterd.render.physical import (
 from clusterd.render.recursion import build_scope
 from controller_proto.dataflow import Export, IndexImport, SourceImport
 from controller_proto.ids import GlobalId
+from shm_arrangements.columns import Column
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.index_writer import IndexWriter
+from shm_arrangements.types import ColumnSpec, ColumnType
+from shm_arrangements.updates import Updates
 
 __all__ = ["Environment", "ImportedIndex", "build_graph"]
 
@@ -96,7 +115,8 @@ class _Building:
         self._numbers: list[int] = []  # of the graph's nodes, by the plan's
         self._sources = {imported.id: imported for imported in plan.header.source_imports}
         self._indexes: dict[GlobalId, tuple[int, ArrangedInput]] = {}
-        self._scopes: dict[int, Scope] = {}  # by number of the node
+        self._arrangements: dict[int, ArrangedInput] = {}  # by the plan's number
+        self._scopes: dict[int, Scope] = {}  # by the same
 
     def run(self) -> None:
         # Also an index that no node streams is a source: it has rounds to follow.
@@ -113,6 +133,8 @@ class _Building:
             return self._graph.add_source(source, f"source {node.id}")
         if isinstance(node, IndexNode):
             return self._indexes[node.id][0]
+        if isinstance(node, ConstantNode):
+            return self._graph.add_source(ConstantSource(node.constant), "constant")
         operator, name, arranges = self._operator(node)
         inputs = [self._numbers[number] for number in inputs_of(node)]
         return self._graph.add_operator(operator, inputs, name, exchange_on=arranges)
@@ -122,6 +144,17 @@ class _Building:
         match node:
             case MfpNode():
                 return MfpOperator(node.stages, self._columns(node.input)), "mfp", {}
+            case FlatMapNode(input):
+                function = TABLE_FUNCTIONS[node.function]
+                flat_map = FlatMapOperator(self._columns(input), node.kept, function, node.args)
+                return flat_map, f"flat-map {node.function}", {}
+            case ThresholdNode(input):
+                columns = self._columns(input)
+                return ThresholdOperator(columns), "threshold", {0: tuple(range(len(columns)))}
+            case ArrangeNode(input, key):
+                arrange = ArrangeOperator(self._columns(input), key)
+                self._arrangements[len(self._numbers)] = arrange.arranged
+                return arrange, "arrange", {0: key}
             case NegateNode(input):
                 return NegateOperator(self._columns(input)), "negate", {}
             case UnionNode(inputs):
@@ -141,8 +174,17 @@ class _Building:
                 order = [OrderColumn(by.column, by.descending, by.nulls_first) for by in node.order]
                 operator = TopKOperator(self._columns(input), node.group_key, order, node.limit, node.offset)
                 return operator, "top-k", {0: node.group_key}
-            case JoinNode():
-                return self._join(node)
+            case JoinNode(left, right):
+                joined = left.columns + right.columns
+                sides = self._arranged(left), self._arranged(right)
+                return JoinOperator(*sides, null_safe=node.null_safe, **self._shape(node, joined)), "join", {}
+            case DeltaJoinNode(inputs):
+                arrangements = [self._delta_input(each) for each in inputs]
+                paths = [[Lookup(step.input, step.side, step.key) for step in path] for path in node.paths]
+                delta_join = DeltaJoinOperator(
+                    arrangements, paths, null_safe=node.null_safe, **self._shape(node, node.joined)
+                )
+                return delta_join, "delta-join", {}
             case ScopeNode():
                 inside = _Building(
                     PhysicalPlan(self._plan.header, node.nodes), self._environment, self._graph
@@ -161,37 +203,52 @@ class _Building:
     def _columns(self, number: int) -> Columns:
         return self._plan.nodes[number].columns
 
-    def _join(self, node: JoinNode) -> tuple[Operator, str, dict[int, tuple[int, ...]]]:
-        sides = [self._side(node.left), self._side(node.right)]
-        streams = [side for side in (node.left, node.right) if isinstance(side, StreamSide)]
-        operator = JoinOperator(
-            *sides,
-            null_safe=node.null_safe,
-            output_columns=node.output,
-            closure=self._closure(node),
-            closure_columns=node.columns if node.closure else None,
-        )
-        return operator, "join", {port: side.key for port, side in enumerate(streams)}
+    def _arranged(self, side: Side) -> ArrangedInput:
+        if isinstance(side, IndexSide):
+            return self._indexes[side.index][1]
+        return self._arrangements[side.node]
 
     def _iterative_join(self, node: JoinNode) -> IterativeJoin:
+        left, right = node.left, node.right
+        shape = self._shape(node, left.columns + right.columns)
         return IterativeJoin(
-            (node.left.columns, node.right.columns),
-            (node.left.key, node.right.key),
-            null_safe=node.null_safe,
-            output_columns=node.output,
-            closure=self._closure(node),
-            closure_columns=node.columns if node.closure else None,
+            (left.columns, right.columns), (left.key, right.key), null_safe=node.null_safe, **shape
         )
 
-    def _closure(self, node: JoinNode) -> Closure | None:
-        if not node.closure:
-            return None
-        joined = node.left.columns + node.right.columns
-        columns = joined if node.output is None else tuple(joined[column] for column in node.output)
-        stages = compile_stages(node.closure, columns)
-        return lambda updates: apply_stages(stages, Delta.of(updates))
+    def _shape(self, node: JoinNode | DeltaJoinNode, joined: Columns) -> _Shape:
+        """What becomes of the joined row."""
+        shape = _Shape(output_columns=node.output, closure=None, closure_columns=None)
+        if node.closure:
+            columns = joined if node.output is None else tuple(joined[column] for column in node.output)
+            stages = compile_stages(node.closure, columns)
+            shape["closure"] = lambda updates: apply_stages(stages, Delta.of(updates))
+            shape["closure_columns"] = node.columns
+        return shape
 
-    def _side(self, side: Side) -> Arranged | Streamed:
-        if isinstance(side, StreamSide):
-            return Streamed(side.columns, side.key)
-        return Arranged(self._indexes[side.index][1])
+    def _delta_input(self, each: DeltaInput) -> DeltaArrangements:
+        arranged = tuple(map(self._arranged, each.sides))
+        if each.test is None:
+            return DeltaArrangements(arranged)
+        tested = tuple(each.columns[column] for column in each.tested)
+        return DeltaArrangements(arranged, each.tested, _keeping(each.test, tested))
+
+
+class _Shape(TypedDict):
+    """The arguments of a join operator that say what becomes of the joined row."""
+
+    output_columns: tuple[int, ...] | None
+    closure: Closure | None
+    closure_columns: Columns | None
+
+
+def _keeping(test: StageSpec, columns: Columns) -> Callable[[Sequence[Column], int], NDArray[np.int64]]:
+    """Which of n rows of `columns` the test of a DeltaInput keeps."""
+    stage = Stage(test, (*columns, ColumnSpec("place", ColumnType.INT64, False)))
+
+    def keep(values: Sequence[Column], n: int) -> NDArray[np.int64]:
+        places = Column(ColumnType.INT64, np.arange(n, dtype=np.int64))
+        rows = Updates((*values, places), np.zeros(n, np.uint64), np.ones(n, np.int64))
+        kept, _ = stage.apply(rows)
+        return np.ascontiguousarray(kept.columns[0].values)
+
+    return keep

@@ -1,25 +1,36 @@
 """A physical plan as text: what would run, one operator a line, inputs indented below it.
 
-`Lookup` is an imported index read in place; `Stream` the same index read as updates; `Arrange` a side that
-the join sorts for itself. A node that several read is printed once and named. Of a recursion, `Enter` stands
-over what comes from outside, `Feedback` for a binding as the iteration before left it.
+`Lookup` is an imported index read in place; `Stream` the same index read as updates; `Arrange` a stream that
+the dataflow keeps by key itself. Columns of a join are counted through its inputs, in the order printed. A
+delta join names, for the changes of each input, what they are looked up in, and by what. A node that several
+read is printed once and named. Of a recursion, `Enter` stands over what comes from outside, `Feedback` for a
+binding as the iteration before left it.
 
 Does not: plan anything, know sizes or costs.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from msgspec.structs import replace
 
 from clusterd.operators.mfp import StageSpec
 from clusterd.render.physical import (
     AggregateSpec,
+    ArrangeNode,
     BindingNode,
+    ConstantNode,
+    DeltaInput,
+    DeltaJoinNode,
     DistinctNode,
     EnterNode,
     ExportNode,
     FeedbackNode,
+    FlatMapNode,
     IndexNode,
     IndexSide,
     JoinNode,
@@ -32,13 +43,17 @@ from clusterd.render.physical import (
     ScopeNode,
     Side,
     SourceNode,
+    ThresholdNode,
     TopKNode,
     UnionNode,
     inputs_of,
 )
-from controller_proto.print_plan import format_expr, format_order
+from clusterd.render.stages import renumbered
+from controller_proto.print_plan import format_expr, format_order, print_plan
 
 __all__ = ["explain"]
+
+_SHOWN_ROWS: Final = 20  # of a constant
 
 
 def explain(plan: PhysicalPlan) -> str:
@@ -58,7 +73,7 @@ class _Printer:
         self._nodes = nodes
         self._outside = outside
         readers = Counter(number for node in nodes for number in inputs_of(node))
-        plain = (SourceNode, IndexNode, FeedbackNode, BindingNode)
+        plain = (SourceNode, IndexNode, ConstantNode, FeedbackNode, BindingNode)
         shared = (n for n in sorted(readers) if readers[n] > 1 and not isinstance(nodes[n], plain))
         self._names = {number: f"{prefix}{position}" for position, number in enumerate(shared)}
         self._printed: set[int] = set()
@@ -77,11 +92,15 @@ class _Printer:
         self._printed.add(number)
         yield f"{indent}{'' if name is None else name + ': '}{_line(node)}"
         if isinstance(node, JoinNode):
-            inputs = iter(inputs_of(node))
             for side in (node.left, node.right):
-                yield f"{indent}  {_side(side)}"
-                if not isinstance(side, IndexSide):
-                    yield from self._tree(next(inputs), depth + 2)
+                yield from self._side(side, depth + 1)
+        elif isinstance(node, DeltaJoinNode):
+            yield from self._delta(node, depth + 1)
+        elif isinstance(node, ConstantNode):
+            rows = node.constant.rows
+            yield from print_plan(replace(node.constant, rows=rows[:_SHOWN_ROWS]), depth)[1:]
+            if len(rows) > _SHOWN_ROWS:
+                yield f"{indent}  and {len(rows) - _SHOWN_ROWS} more"
         elif isinstance(node, ScopeNode):
             yield from self._bindings(node, f"{name or 'n'}r", depth + 1)
         elif isinstance(node, EnterNode) and self._outside is not None:
@@ -98,6 +117,30 @@ class _Printer:
             yield f"{'  ' * depth}cte {binding.id} ="
             yield from inside._tree(binding.input, depth + 1)
 
+    def _side(self, side: Side, depth: int) -> Iterator[str]:
+        if isinstance(side, IndexSide):
+            yield f"{'  ' * depth}Lookup index {side.index} key={_columns(side.key)}"
+        else:
+            yield from self._tree(side.node, depth)
+
+    def _delta(self, node: DeltaJoinNode, depth: int) -> Iterator[str]:
+        indent = "  " * depth
+        for number, each in enumerate(node.inputs):
+            test = "" if each.test is None else f" {_stage(_widened(each))}"
+            yield f"{indent}Input {number}{test}"
+            for side in each.sides:
+                yield from self._side(side, depth + 1)
+        starts = [0, *itertools.accumulate(len(each.columns) for each in node.inputs)]
+        for number, path in enumerate(node.paths):
+            steps = []
+            for step in path:
+                side = node.inputs[step.input].sides[step.side]
+                pairs = zip(step.key, side.key, strict=True)
+                start = starts[step.input]
+                equal = " AND ".join(f"#{starts[i] + c} = #{start + k}" for (i, c), k in pairs)
+                steps.append(f"input {step.input}" + (f" on=({equal})" if equal else ""))
+            yield f"{indent}Path {number}: {', '.join(steps)}"
+
 
 def _line(node: Node) -> str:
     match node:
@@ -107,8 +150,21 @@ def _line(node: Node) -> str:
             return f"Stream index {id}"
         case MfpNode():
             return "Mfp " + " then ".join(map(_stage, node.stages))
-        case JoinNode():
-            return _join(node)
+        case ConstantNode(constant):
+            return print_plan(replace(constant, rows=constant.rows[:1]))[0]
+        case FlatMapNode():
+            return _flat_map(node)
+        case ArrangeNode():
+            return f"Arrange key={_columns(node.key)}"
+        case JoinNode(left, right):
+            arity = len(left.columns)
+            pairs = zip(left.key, right.key, strict=True)
+            equal = " AND ".join(f"#{a} = #{arity + b}" for a, b in pairs)
+            return _join("Join" + (f" on=({equal})" if equal else ""), node)
+        case DeltaJoinNode():
+            return _join("DeltaJoin", node)
+        case ThresholdNode():
+            return "Threshold"
         case ReduceNode():
             calls = ", ".join(map(_aggregate, node.aggregates))
             return f"Reduce group_by={_columns(range(node.keys))} aggregates=[{calls}]"
@@ -140,24 +196,35 @@ def _scope(node: ScopeNode) -> str:
     return f"Recursion recursion_limit={node.limit}{' return_at_limit' if node.return_at_limit else ''}"
 
 
-def _join(node: JoinNode) -> str:
-    arity = len(node.left.columns)
-    pairs = zip(node.left.key, node.right.key, strict=True)
-    equal = " AND ".join(f"#{a} = #{arity + b}" for a, b in pairs)
-    text = "Join" + (f" on=({equal})" if equal else "") + (" null_safe" if node.null_safe else "")
+def _flat_map(node: FlatMapNode) -> str:
+    args = ", ".join(f"#{column}" for column in node.args)
+    return f"FlatMap {node.function}({args}) keep={_columns(node.kept)}"
+
+
+def _join(text: str, node: JoinNode | DeltaJoinNode) -> str:
+    text += " null_safe" if node.null_safe else ""
     if node.output is not None:
         text += f" output=({', '.join(f'#{column}' for column in node.output)})"
     return " then ".join((text, *map(_stage, node.closure)))
 
 
+def _widened(each: DeltaInput) -> StageSpec:
+    """The test of an input over its own columns."""
+    assert each.test is not None
+    tested, test = each.tested, each.test
+    wide, first = len(each.columns), len(tested) + 1
+
+    def to(column: int) -> int:
+        return tested[column] if column < len(tested) else wide + column - first
+
+    return StageSpec(
+        tuple(renumbered(expr, to) for expr in test.maps),
+        tuple(renumbered(expr, to) for expr in test.predicates),
+    )
+
+
 def _columns(columns: Iterable[int]) -> str:
     return "[" + ", ".join(f"#{column}" for column in columns) + "]"
-
-
-def _side(side: Side) -> str:
-    if isinstance(side, IndexSide):
-        return f"Lookup index {side.index} key={_columns(side.key)}"
-    return f"Arrange key={_columns(side.key)}"
 
 
 def _aggregate(aggregate: AggregateSpec) -> str:

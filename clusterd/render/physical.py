@@ -15,12 +15,13 @@ from clusterd.dataflow.operator import Columns
 from clusterd.operators.mfp import StageSpec
 from controller_proto.dataflow import DataflowHeader, Export
 from controller_proto.ids import GlobalId
-from controller_proto.plan import OrderBy
+from controller_proto.plan import Constant, OrderBy
 
 __all__ = [
-    "AggregateSpec", "BindingNode", "DistinctNode", "EnterNode", "ExportNode", "FeedbackNode", "IndexNode",
-    "IndexSide", "JoinNode", "LeaveNode", "MfpNode", "NegateNode", "Node", "PhysicalPlan", "ReduceNode",
-    "ScopeNode", "Side", "SourceNode", "StreamSide", "TopKNode", "UnionNode", "inputs_of",
+    "AggregateSpec", "ArrangeNode", "BindingNode", "ConstantNode", "DeltaInput", "DeltaJoinNode",
+    "DistinctNode", "EnterNode", "ExportNode", "FeedbackNode", "FlatMapNode", "IndexNode", "IndexSide",
+    "JoinNode", "LeaveNode", "LocalSide", "LookupStep", "MfpNode", "NegateNode", "Node", "PhysicalPlan",
+    "ReduceNode", "ScopeNode", "Side", "SourceNode", "ThresholdNode", "TopKNode", "UnionNode", "inputs_of",
 ]  # fmt: skip
 
 
@@ -48,10 +49,36 @@ class MfpNode:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamSide:
-    """A side of a join that arranges its input by `key`, columns of the input."""
+class ConstantNode:
+    constant: Constant
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class FlatMapNode:
+    """The columns `kept` of the input, then what table function `function` makes of the columns `args`."""
 
     input: int
+    kept: tuple[int, ...]
+    function: str
+    args: tuple[int, ...]
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class ArrangeNode:
+    """The input, kept by `key`: columns of it. Joins look it up."""
+
+    input: int
+    key: tuple[int, ...]
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSide:
+    """A side of a join that is the ArrangeNode `node`."""
+
+    node: int
     key: tuple[int, ...]
     columns: Columns
 
@@ -65,7 +92,7 @@ class IndexSide:
     columns: Columns
 
 
-Side = StreamSide | IndexSide
+Side = LocalSide | IndexSide
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +108,52 @@ class JoinNode:
     output: tuple[int, ...] | None
     closure: tuple[StageSpec, ...]
     columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaInput:
+    """An input of a delta join: the same rows by one key or several.
+
+    test: a stage over the columns `tested` and one more, the row's place, that keeps only the places of rows
+    that take part; None for all rows.
+    """
+
+    sides: tuple[Side, ...]
+    tested: tuple[int, ...]
+    test: StageSpec | None
+
+    @property
+    def columns(self) -> Columns:
+        return self.sides[0].columns
+
+
+@dataclass(frozen=True, slots=True)
+class LookupStep:
+    """Look up `sides[side]` of `input` by `key`: an input joined before, and a column of it, a position."""
+
+    input: int
+    side: int
+    key: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaJoinNode:
+    """Rows of the inputs side by side; paths: what the changes of each input are looked up in.
+
+    output, closure: as of JoinNode.
+    """
+
+    inputs: tuple[DeltaInput, ...]
+    paths: tuple[tuple[LookupStep, ...], ...]
+    null_safe: bool
+    output: tuple[int, ...] | None
+    closure: tuple[StageSpec, ...]
+    columns: Columns
+
+    @property
+    def joined(self) -> Columns:
+        """The columns of all inputs."""
+        return tuple(column for each in self.inputs for column in each.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +177,12 @@ class ReduceNode:
 
 @dataclass(frozen=True, slots=True)
 class DistinctNode:
+    input: int
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdNode:
     input: int
     columns: Columns
 
@@ -191,8 +270,9 @@ class ExportNode:
 
 
 Node = (
-    SourceNode | IndexNode | MfpNode | JoinNode | ReduceNode | DistinctNode | TopKNode | UnionNode
-    | NegateNode | EnterNode | FeedbackNode | BindingNode | ScopeNode | LeaveNode | ExportNode
+    SourceNode | IndexNode | ConstantNode | MfpNode | FlatMapNode | ArrangeNode | JoinNode | DeltaJoinNode
+    | ReduceNode | DistinctNode | ThresholdNode | TopKNode | UnionNode | NegateNode | EnterNode
+    | FeedbackNode | BindingNode | ScopeNode | LeaveNode | ExportNode
 )  # fmt: skip
 
 
@@ -205,12 +285,15 @@ class PhysicalPlan:
 
 
 def inputs_of(node: Node) -> tuple[int, ...]:
-    """The nodes whose streams `node` takes, in port order."""
+    """The nodes that `node` reads, in port order; arrangements are read in place."""
     match node:
-        case SourceNode() | IndexNode() | EnterNode() | FeedbackNode():
+        case SourceNode() | IndexNode() | ConstantNode() | EnterNode() | FeedbackNode():
             return ()
         case JoinNode(left, right):
-            return tuple(side.input for side in (left, right) if isinstance(side, StreamSide))
+            return tuple(side.node for side in (left, right) if isinstance(side, LocalSide))
+        case DeltaJoinNode(inputs):
+            sides = (side for each in inputs for side in each.sides)
+            return tuple(side.node for side in sides if isinstance(side, LocalSide))
         case UnionNode(inputs) | ScopeNode(inputs):
             return inputs
         case _:

@@ -16,7 +16,9 @@ from clusterd.operators.iterative import Grouped, IterativeOperator, Linear
 from clusterd.operators.iterative_binding import IterativeBinding
 from clusterd.operators.iterative_counts import CountMode, IterativeCounts
 from clusterd.operators.iterative_join import IterativeJoin
+from clusterd.operators.mfp import MfpOperator
 from clusterd.render.physical import (
+    ArrangeNode,
     BindingNode,
     DistinctNode,
     EnterNode,
@@ -37,7 +39,7 @@ def build_scope(
     operator: Callable[[Node], Made],
     join: Callable[[JoinNode], IterativeJoin],
 ) -> Scope:
-    """operator: of one of the node's own nodes, a new one at each call. join: of two streamed sides."""
+    """operator: of one of the node's own nodes, each call a new one. join: its sides are arranged inside."""
     places: list[Place] = []
     entries = [0] * len(node.inputs)
     feedback = [0] * len(node.bindings)
@@ -65,6 +67,9 @@ def _iterative(
             return IterativeBinding(node.columns)
         case DistinctNode():
             return IterativeCounts(node.columns, CountMode.MULTISET)
+        case ArrangeNode():
+            # Joins keep what they read themselves, by iteration.
+            return Linear(MfpOperator((), node.columns))
         case JoinNode():
             return join(node)
         case _:

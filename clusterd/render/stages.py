@@ -17,7 +17,8 @@ from clusterd.operators.mfp import Stage, StageSpec
 from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal
 
 __all__ = [
-    "behind_join", "columns_after", "infallible", "merged", "narrowed", "references", "renumbered", "traced",
+    "behind_join", "columns_after", "infallible", "merged", "narrowed", "placed", "references",
+    "renumbered", "traced",
 ]  # fmt: skip
 
 
@@ -45,6 +46,21 @@ def renumbered(expr: Expr, to: Callable[[int], int]) -> Expr:
             return Case(renumbered(condition, to), renumbered(then, to), renumbered(otherwise, to))
         case Call(function, args):
             return Call(function, tuple(renumbered(argument, to) for argument in args))
+
+
+def placed(exprs: Sequence[Expr], arity: int) -> tuple[tuple[int, ...], tuple[Expr, ...]]:
+    """Where each of `exprs` over `arity` columns stands, once those that are no columns are appended; and
+    those.
+    """
+    maps: list[Expr] = []
+    places = []
+    for expr in exprs:
+        if isinstance(expr, ColumnRef):
+            places.append(expr.index)
+        else:
+            places.append(arity + len(maps))
+            maps.append(expr)
+    return tuple(places), tuple(maps)
 
 
 def columns_after(stages: Sequence[StageSpec], columns: Columns) -> Columns:

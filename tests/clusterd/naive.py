@@ -23,14 +23,18 @@ from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal
 from controller_proto.plan import (
     Aggregate,
     ArrangeBy,
+    Constant,
+    FlatMap,
     Get,
     Join,
+    Let,
     LetRec,
     Mfp,
     Negate,
     OrderBy,
     Plan,
     Reduce,
+    Threshold,
     TopK,
     Union,
 )
@@ -42,6 +46,7 @@ Types = tuple[ColumnType, ...]
 NAN = float("nan")
 I64_MIN, I64_MAX = -(1 << 63), (1 << 63) - 1
 NUMERIC_LIMIT = 10**38
+MOST_ROWS = 100_000  # of a table function
 T = ColumnType
 
 DIVISION = "eval-error: division by zero"
@@ -250,7 +255,7 @@ def _float_arithmetic(f: str, a: float, b: float) -> Any:
 
 
 class TooLarge(Exception):
-    """A join would look at more pairs than `pairs`."""
+    """A join would look at more combinations than `pairs`, or a series is too long."""
 
 
 class Interpreter:
@@ -281,10 +286,20 @@ class Interpreter:
             return Collection(source.types, {r: -n for r, n in source.rows.items()}, dict(source.errs))
         if isinstance(plan, Join):
             sides = [self.plan(each) for each in plan.inputs]
-            self._pairs -= len(sides[0].rows) * len(sides[1].rows)
+            self._pairs -= math.prod(len(side.rows) for side in sides)
             if self._pairs < 0:
                 raise TooLarge
-            return _join(plan, *sides)
+            return _join(plan, sides)
+        if isinstance(plan, Constant):
+            return _constant(plan)
+        if isinstance(plan, FlatMap):
+            return _flat_map(plan, self.plan(plan.input))
+        if isinstance(plan, Threshold):
+            source = self.plan(plan.input)
+            rows = {row: count for row, count in source.rows.items() if count > 0}
+            return Collection(source.types, rows, dict(source.errs))
+        if isinstance(plan, Let):
+            return Interpreter({**self.inputs, plan.id: self.plan(plan.value)}, self._pairs).plan(plan.body)
         if isinstance(plan, Reduce):
             return _reduce(plan, self.plan(plan.input))
         if isinstance(plan, TopK):
@@ -396,8 +411,8 @@ def _equal(a: Any, b: Any, null_safe: bool) -> bool | None:
 
 
 def _classes(plan: Join) -> list[list[Expr]]:
-    """Equivalences that share a member are one; plain columns come first, for the first is what others are
-    compared with.
+    """Equivalences that share a member are one, each member named once; plain columns come first, for the
+    first is what others are compared with.
     """
     classes: list[list[Expr]] = []
     for members in plan.equivalences:
@@ -406,40 +421,97 @@ def _classes(plan: Join) -> list[list[Expr]]:
             classes.remove(other)
             whole = other + whole
         classes.append(whole)
-    return [sorted(c, key=lambda m: not isinstance(m, ColumnRef)) for c in classes]
+    once = [[m for n, m in enumerate(c) if repr(m) not in map(repr, c[:n])] for c in classes]
+    return [sorted(c, key=lambda m: not isinstance(m, ColumnRef)) for c in once]
 
 
-def _join(plan: Join, left: Collection, right: Collection) -> Collection:
-    """Expressions of one side are that side's: their errors need no partner. Mixed ones are the pair's."""
-    equivalences = _classes(plan)
-    arity = len(left.types)
-    types = left.types + right.types
+def _join(plan: Join, sides: list[Collection]) -> Collection:
+    """Expressions of one side are that side's: their errors need no partner. Mixed ones are the row's. A
+    constant belongs to the first side that has a member in its class, a literal to all such sides.
+    """
+    arities = [len(side.types) for side in sides]
+    starts = [sum(arities[:i]) for i in range(len(sides))]
+    types = tuple(t for side in sides for t in side.types)
     out = Collection(types)
-    out.take_errors(left, right)
-    sides = []
-    for number, side in enumerate((left, right)):
-        classes = []
-        for members in equivalences:
-            mine = [m for m in members if _side(m, arity) == number]
-            classes.append([_shift(m, arity if number else 0) for m in mine])
-        sides.append(_keyed(side, classes, plan.null_safe, out))
-    mixed = [
-        (members[0], member)
-        for members in equivalences
-        for member in members[1:]
-        if _side(member, arity) == 2 or _side(members[0], arity) == 2
-    ]
-    for left_row, left_key, left_count in sides[0]:
-        for right_row, right_key, right_count in sides[1]:
-            pairs = [(a, b) for a, b in zip(left_key, right_key, strict=True) if a != () and b != ()]
-            if not all(_equal(a[0], b[0], plan.null_safe) for a, b in pairs):
+    out.take_errors(*sides)
+    mixed: list[tuple[Expr, Expr]] = []
+    classes: list[list[list[Expr]]] = [[] for _ in sides]  # by side, by class: its members there
+    for members in _classes(plan):
+        owners = [_owner(member, starts) for member in members]
+        homes = [owner for owner in owners if isinstance(owner, int)]
+        home = min(homes) if homes else None if -1 in map(_number, owners) else 0
+        places = [home if owner is None else owner for owner in owners]
+        for number, start in enumerate(starts):
+            mine = [
+                m
+                for m, place in zip(members, places, strict=True)
+                if place == number or (isinstance(m, Literal) and number in homes)
+            ]
+            classes[number].append([_shift(m, start) for m in mine])
+        rest = [m for m, place in zip(members, places, strict=True) if not isinstance(place, int)]
+        settled = [m for m, place in zip(members, places, strict=True) if isinstance(place, int)]
+        first = settled[0] if settled else rest[0] if rest else members[0]
+        mixed += [(first, m) for m in rest if m is not first]
+    keyed = [_keyed(side, mine, plan.null_safe, out) for side, mine in zip(sides, classes, strict=True)]
+    for parts in itertools.product(*keyed):
+        if not all(
+            _equal(values[0], value, plan.null_safe)
+            for values in _by_class(parts, len(classes[0]))
+            for value in values[1:]
+        ):
+            continue
+        row = tuple(cell for part in parts for cell in part[0])
+        count = math.prod(part[2] for part in parts)
+        verdict = connect([_mixed(a, b, row, types, plan.null_safe) for a, b in mixed], False)
+        if isinstance(verdict, Err):
+            out.fail(verdict.text, count)
+        elif verdict is True:
+            out.add(row, count)
+    return out
+
+
+def _by_class(parts: Sequence[Any], classes: int) -> list[list[Any]]:
+    return [[part[1][c][0] for part in parts if part[1][c]] for c in range(classes)]
+
+
+def _owner(expr: Expr, starts: Sequence[int]) -> int | str | None:
+    """The side of all columns of an expression, `mixed`, or None if it has no column."""
+    sides = {max(i for i, start in enumerate(starts) if start <= column) for column in _columns(expr)}
+    return None if not sides else "mixed" if len(sides) > 1 else sides.pop()
+
+
+def _number(owner: int | str | None) -> int:
+    return -1 if owner == "mixed" else 0
+
+
+def _constant(plan: Constant) -> Collection:
+    out = Collection(plan.schema.types)
+    if plan.error:
+        out.fail(f"eval-error: {plan.error}", 1)
+        return out
+    for row, count in plan.rows:
+        cells = zip(row, plan.schema.columns, strict=True)
+        out.add(tuple(evaluate(Literal(c.type, cell, c.scale, c.fields), (), ()) for cell, c in cells), count)
+    return out
+
+
+def _flat_map(plan: FlatMap, source: Collection) -> Collection:
+    out = Collection((*source.types, T.INT64))
+    out.take_errors(source)
+    for row, count in source.rows.items():
+        args = [evaluate(arg, row, source.types) for arg in plan.args]
+        failed = [arg for arg in args if isinstance(arg, Err)]
+        if failed:
+            out.fail(failed[0].text, count)
+        elif None not in args:
+            start, stop, step = (*args, 1)[:3]
+            if step == 0:
+                out.fail("eval-error: step size cannot equal zero", count)
                 continue
-            row = left_row + right_row
-            verdict = connect([_mixed(a, b, row, types, plan.null_safe) for a, b in mixed], False)
-            if isinstance(verdict, Err):
-                out.fail(verdict.text, left_count * right_count)
-            elif verdict is True:
-                out.add(row, left_count * right_count)
+            for value in range(start, stop + (1 if step > 0 else -1), step):
+                if len(out.rows) > MOST_ROWS:
+                    raise TooLarge
+                out.add((*row, value), count)
     return out
 
 
@@ -449,14 +521,6 @@ def _mixed(a: Expr, b: Expr, row: Row, types: Types, null_safe: bool) -> Any:
         if isinstance(value, Err):
             return value
     return _equal(x, y, null_safe)
-
-
-def _side(expr: Expr, arity: int) -> int:
-    """0 left (or neither), 1 right, 2 both."""
-    used = _columns(expr)
-    if not used or max(used) < arity:
-        return 0
-    return 1 if min(used) >= arity else 2
 
 
 def _keyed(

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal
 from controller_proto.plan import (
     Aggregate,
     ArrangeBy,
+    Constant,
+    FlatMap,
     Get,
     Join,
+    Let,
     Mfp,
     Negate,
     OrderBy,
     Plan,
     Reduce,
+    Threshold,
     TopK,
     Union,
 )
@@ -99,6 +103,19 @@ def history(
     return out
 
 
+def wire_value(value: Any, type_: T) -> Any:
+    """A value of the naive interpreter as scripts and plans write it."""
+    return str(value) if type_ in (T.NUMERIC, T.UUID) and value is not None else value
+
+
+def wire_literal(rng: random.Random, type_: T) -> Literal:
+    return literal(rng.choice(DOMAIN[type_]), type_)
+
+
+def literal(value: Any, type_: T) -> Literal:
+    return Literal(type_, wire_value(value, type_), 0, FIELDS.get(type_, ()))
+
+
 class Plans:
     """Plans over the collections of `env`. signed: counts may be negative where nothing forbids it."""
 
@@ -115,12 +132,32 @@ class Plans:
         if depth == 0:
             return Get(rng.choice(list(self._env)))
         kind = rng.choice(
-            ["mfp", "mfp", "join", "join", "reduce", "reduce", "distinct", "top-k", "union", "arrange"]
-        )
+            [
+                "mfp", "mfp", "join", "join", "joins", "reduce", "reduce", "distinct", "top-k", "union",
+                "arrange", "threshold", "let", "constant", "flat-map",
+            ]
+        )  # fmt: skip
         if kind == "mfp":
             return self.mfp(self.plan(depth - 1))
         if kind == "join":
-            return self._join(self.plan(depth - 1), self.plan(rng.randrange(depth)))
+            return self._join((self.plan(depth - 1), self.plan(rng.randrange(depth))))
+        if kind == "joins":
+            inputs = [
+                self.plan(depth - 1),
+                *(self.plan(rng.randrange(depth)) for _ in range(rng.choice([0, 2, 2, 3]))),
+            ]
+            rng.shuffle(inputs)
+            return self._join(inputs)
+        if kind == "threshold":
+            source = self.plan(depth - 1)
+            part = Mfp(source, (), (self.predicate(self.schema(source)),))
+            return Threshold(Union((source, Negate(self.plan_like(source, part)))))
+        if kind == "let":
+            return self._let(depth)
+        if kind == "constant":
+            return self._beside_constant(self.plan(depth - 1))
+        if kind == "flat-map":
+            return self._flat_map(self.plan(depth - 1))
         if kind == "reduce":
             return self._reduce(self.plan(depth - 1))
         if kind == "distinct":
@@ -142,9 +179,7 @@ class Plans:
             if here and rng.random() < 0.85:
                 return ColumnRef(rng.choice(here))
             constant = rng.choice([*DOMAIN[type_], None] if rng.random() < 0.2 else DOMAIN[type_])
-            if type_ in (T.NUMERIC, T.UUID) and constant is not None:
-                constant = str(constant)
-            return Literal(type_, constant, 0, FIELDS.get(type_, ()))
+            return literal(constant, type_)
         if type_ is T.BOOL:
             return self.predicate(of, depth)
         if type_ in NUMBERS:
@@ -193,25 +228,62 @@ class Plans:
             projection = tuple(rng.randrange(len(columns)) for _ in range(rng.randint(0, most)))
         return Mfp(source, tuple(maps), predicates, projection)
 
-    def _join(self, left: Plan, right: Plan) -> Plan:
+    def plan_like(self, source: Plan, part: Plan) -> Plan:
+        """A part of `source`, sometimes more than once."""
+        return Union((part, part)) if self._rng.random() < 0.3 else part
+
+    def _let(self, depth: int) -> Plan:
+        """A binding that the body may use several times; names are used again by inner ones."""
         rng = self._rng
-        sides = [self.schema(left), self.schema(right)]
-        wide = Schema(sides[0].columns + sides[1].columns)
-        arity = sides[0].arity
+        value = self.plan(rng.randrange(depth))
+        name = rng.choice(["l0", "l0", "l1"])
+        inner = Plans(rng, {**self._env, name: self.schema(value)}, signed=self._signed)
+        return Let(name, value, inner.plan(depth - 1))
+
+    def _beside_constant(self, source: Plan) -> Plan:
+        rng, of = self._rng, self.schema(source)
+        rows = []
+        for _ in range(rng.choice([0, 1, 3])):
+            row = tuple(wire_value(value(rng, column), column.type) for column in of.columns)
+            rows.append((row, rng.choice([1, 1, 2, -1] if self._signed else [1, 1, 2])))
+        error = "made up" if rng.random() < 0.1 else ""
+        constant = Constant(() if error else tuple(rows), of, error)
+        return Union((source, constant)) if rng.random() < 0.7 else self._join((source, constant))
+
+    def _flat_map(self, source: Plan) -> Plan:
+        rng, of = self._rng, self.schema(source)
+        small = [Literal(T.INT64, n) for n in (-1, 0, 1, 2, 3)]
+        args: list[Expr] = [rng.choice(small), rng.choice(small)]
+        args += [rng.choice(small)] * rng.choice([0, 0, 1])
+        if rng.random() < 0.6:
+            at = rng.randrange(len(args))
+            args[at] = Call("%", (self.expr(of, T.INT64), Literal(T.INT64, rng.choice([3, 3, 3, 0]))))
+        return FlatMap(source, "generate_series", tuple(args))
+
+    def _join(self, inputs: Sequence[Plan]) -> Plan:
+        rng = self._rng
+        sides = [self.schema(each) for each in inputs]
+        wide = Schema(tuple(column for side in sides for column in side.columns))
+        starts = [sum(side.arity for side in sides[:i]) for i in range(len(sides))]
         classes: list[tuple[Expr, ...]] = []
-        for _ in range(rng.choice([0, 1, 1, 1, 1, 2])):
-            shared = sorted({c.type for c in sides[0].columns} & {c.type for c in sides[1].columns}, key=str)
+        for _ in range(rng.choice([0, *([len(sides) - 1] * 4), len(sides)])):
+            some = rng.sample(range(len(sides)), min(len(sides), rng.choice([2, 2, 2, 3])))
+            shared = sorted(set.intersection(*({c.type for c in sides[i].columns} for i in some)), key=str)
             if not shared:
-                break
+                continue
             type_ = rng.choice(shared)
             members = [
-                self._member(sides[0], type_, 0),
-                self._member(sides[1], type_, arity),
+                *(self._member(sides[i], type_, starts[i]) for i in some),
                 *(self._member(wide, type_, 0) for _ in range(rng.choice([0, 0, 0, 1]))),
             ]
+            if rng.random() < 0.1:
+                members.append(wire_literal(rng, type_))
+            if len(members) < 2:
+                continue
             rng.shuffle(members)
             classes.append(tuple(members))
-        plan = Join((left, right), tuple(classes), null_safe=rng.random() < 0.25)
+        kind = rng.choice(["differential", "delta"])
+        plan = Join(tuple(inputs), tuple(classes), null_safe=rng.random() < 0.25, kind=kind)
         # Products are kept narrow, or deep plans explode.
         keep = tuple(rng.randrange(wide.arity) for _ in range(min(wide.arity, 4)))
         return Mfp(plan, (), (), keep) if wide.arity > 5 or rng.random() < 0.3 else plan

@@ -3,7 +3,8 @@
 `match_runs` walks two ascending code arrays and gives the runs of equal codes; it gallops on both sides, so a
 small side costs the logarithm of the large one a key, not its length. The caller verifies that the keys of a
 run are equal. `expand_runs` gives every pair of the verified runs whose times are wanted, with the greater
-time and the product of the diffs. Both stop at a budget of steps and go on where they stopped, so any join is
+time and the product of the diffs, of all pairs or of those in which the right update is not later than the
+left one, or is earlier. Both stop at a budget of steps and go on where they stopped, so any join is
 cut into small pieces.
 
 Does not: look at keys, allocate, gather columns, or multiply beyond 62 bits: such pairs are set aside.
@@ -24,6 +25,9 @@ OUT_I64_2D = write(i64, 2)
 LEFT, RIGHT, SOUGHT = 0, 1, 2
 # places in the state of expand_runs
 RUN, AT_LEFT, AT_RIGHT, WIDE, STEPS = 0, 1, 2, 3, 4
+
+# which pairs expand_runs wants, by their times
+ANY, NOT_LATER, EARLIER = 0, 1, 2
 
 _SMALL = 2147483647  # the product of two such diffs is below 2^62
 _WIDE = 4.611686018427388e18  # 2^62
@@ -113,18 +117,19 @@ def match_runs(left: Any, right: Any, budget: int, state: Any, out: Any) -> int:
 
 
 @kernel(
-    write(i64, 2), U64, I64, u64, u64, U64, I64, u64, u64, u64, i64,
+    write(i64, 2), U64, I64, u64, u64, U64, I64, u64, u64, u64, i64, i64,
     OUT_I64, OUT_I64, OUT_I64, OUT_U64, OUT_I64, OUT_I64, OUT_I64,
 )  # fmt: skip
 def expand_runs(
     runs: Any, l_times: Any, l_diffs: Any, l_first: Any, l_last: Any, r_times: Any, r_diffs: Any, r_first:
-    Any, r_last: Any, as_of: Any, budget: int, state: Any, out_left: Any, out_right: Any, out_times: Any,
-    out_diffs: Any, wide_left: Any, wide_right: Any,
+    Any, r_last: Any, as_of: Any, order: int, budget: int, state: Any, out_left: Any, out_right: Any,
+    out_times: Any, out_diffs: Any, wide_left: Any, wide_right: Any,
 ) -> int:  # fmt: skip
     """Pairs (left row, right row, time, diff) of `runs` (k, 4), those with times in [first, last] on each
     side.
 
     Times and diffs are one an update, or one for all. Times are advanced to as_of before they are judged.
+    order: ANY, or what the right time has to be beside the left one.
     Pairs whose product may leave 62 bits go to wide_*.
     Returns how many pairs; state[WIDE] is how many wide ones, state[STEPS] the steps of this call, `budget`
     at most. All is done when state[RUN] == k.
@@ -143,6 +148,15 @@ def expand_runs(
             time = max(cell(l_times, a), as_of)
             steps += 1
             if l_first <= time and time <= l_last:
+                most = r_last
+                if order == NOT_LATER:
+                    most = min(most, time)
+                elif order == EARLIER:
+                    if time == np.uint64(0):
+                        a += 1
+                        b = runs[run, 2]
+                        continue
+                    most = min(most, time - np.uint64(1))
                 diff = cell(l_diffs, a)
                 # As far as room and budget surely reach, without asking at each pair.
                 while b < r_end:
@@ -155,7 +169,7 @@ def expand_runs(
                     small = -_SMALL <= diff <= _SMALL
                     for j in range(b, stop):
                         other = max(cell(r_times, j), as_of)
-                        if other < r_first or other > r_last:
+                        if other < r_first or other > most:
                             continue
                         d = cell(r_diffs, j)
                         if not (small and -_SMALL <= d <= _SMALL):

@@ -13,18 +13,18 @@ import pytest
 
 from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, OperatorStatistics, Round
 from clusterd.operators.common import ImportedRound
-from clusterd.operators.join import Arranged, JoinOperator, Streamed
+from clusterd.operators.join import Closure, JoinOperator
+from clusterd.operators.join_arrange import ArrangeOperator
 from clusterd.operators.join_tactic import JoinTactic, Pairs, Part
+from clusterd.operators.kernels.join import ANY
 from clusterd.operators.reduce import ReduceOperator
 from clusterd.operators.reduce_tactic import AggregateCall
-from shm_arrangements.batch import Batch
 from shm_arrangements.builder import HeapAllocator, build_batch
 from shm_arrangements.columns import Column
 from shm_arrangements.description import Description
 from shm_arrangements.frontier import MAX_TIME, Frontier
 from shm_arrangements.rows import RowImage
 from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.spine import Spine
 from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 from shm_arrangements.writer import ERRS_SCHEMA
@@ -38,6 +38,7 @@ from tests.clusterd.operators.histories import (
     random_uppers,
     run,
 )
+from tests.clusterd.operators.imported import Imported
 
 I64, F64, TEXT, NUMERIC = ColumnType.INT64, ColumnType.FLOAT64, ColumnType.TEXT, ColumnType.NUMERIC
 
@@ -50,8 +51,15 @@ class PlainTactic:
     """Every row with every row; nothing is clever."""
 
     def pairs(
-        self, left: Part, right: Part, as_of: int, null_safe: bool, room: Callable[[], int]
+        self,
+        left: Part,
+        right: Part,
+        as_of: int,
+        null_safe: bool,
+        room: Callable[[], int],
+        order: int = ANY,
     ) -> Iterator[Pairs]:
+        assert order == ANY
         found: list[tuple[int, int, int, int]] = []
         wide: list[tuple[int, int]] = []
         keys = [
@@ -79,7 +87,7 @@ class PlainTactic:
 
 
 class Importing:
-    """A join whose arranged sides are imported: what is pushed for them becomes batches of a spine.
+    """A join of two inputs, whose changes come by ports 0 and 1; an imported side is an index elsewhere.
 
     Before the first round nothing has been imported, so all is delta, also what was merged and compacted.
     """
@@ -88,66 +96,54 @@ class Importing:
         self,
         inputs: Sequence[Columns],
         keys: Sequence[tuple[int, ...]],
-        arranged: Sequence[bool],
+        imported: Sequence[bool],
         *,
         null_safe: bool = False,
         tactic: JoinTactic | None = None,
         output_columns: Sequence[int] | None = None,
+        closure: Closure | None = None,
+        closure_columns: Columns | None = None,
     ) -> None:
-        self._schemas = [ArrangementSchema(c, k) for c, k in zip(inputs, keys, strict=True)]
-        self._views = [ImportedRound(s) for s in self._schemas]
-        self._spines = [Spine(s, HeapAllocator()) for s in self._schemas]
-        self._arranged = arranged
-        sides = [
-            Arranged(view) if is_arranged else Streamed(c, k)
-            for view, is_arranged, c, k in zip(self._views, arranged, inputs, keys, strict=True)
+        self.sides = [
+            Imported(c, k) if elsewhere else ArrangeOperator(c, k)
+            for c, k, elsewhere in zip(inputs, keys, imported, strict=True)
         ]
         self.inner = JoinOperator(
-            sides[0], sides[1], null_safe=null_safe, tactic=tactic, output_columns=output_columns
+            self.sides[0].arranged,
+            self.sides[1].arranged,
+            null_safe=null_safe,
+            tactic=tactic,
+            output_columns=output_columns,
+            closure=closure,
+            closure_columns=closure_columns,
         )
         self.schema = self.inner.schema
-        self._waiting: list[list[Updates]] = [[], []]
 
     def start(self, round: Round) -> None:
-        self._round = round
-        self._waiting = [[], []]
+        for side in self.sides:
+            side.start(round)
         self.inner.start(round)
 
     def push(self, port: int, delta: Delta) -> Iterator[Delta]:
-        if self._arranged[port]:
-            self._waiting[port].append(delta.oks)
-        else:
-            yield from self.inner.push(sum(not a for a in self._arranged[:port]), delta)
+        for pause in self.sides[port].push(0, delta):
+            assert not len(pause)
+        return iter(())
 
     def finish(self) -> Iterator[Delta]:
-        round = self._round
-        for port, is_arranged in enumerate(self._arranged):
-            if not is_arranged:
-                continue
-            spine, schema = self._spines[port], self._schemas[port]
-            batches = []
-            if self._waiting[port]:
-                description = Description(Frontier.at(round.lower), round.upper, Frontier.minimum())
-                batches = [
-                    build_batch(Updates.concat(self._waiting[port]), schema, description, HeapAllocator())
-                ]
-                spine.insert(batches[0])
-            else:
-                empty = Description(Frontier.at(round.lower), round.upper, Frontier.minimum())
-                spine.insert(Batch.empty(schema, empty))
-            # In the first round the chain is what there is to read, merged or not.
-            self._views[port].set(round, spine.batches(), spine.batches() if round.is_first else batches, ())
+        for side in self.sides:
+            for pause in side.finish():
+                assert not len(pause)
         yield from self.inner.finish()
-        for port, is_arranged in enumerate(self._arranged):
-            if is_arranged and not round.upper.is_empty:
-                # What an import holds: the time before the next round's lower stays apart from it.
-                self._spines[port].set_logical_compaction(Frontier.at(max(round.upper.time - 1, 0)))
-                self._spines[port].exert(1 << 20)
+        for side in self.sides:
+            if isinstance(side, Imported):
+                side.finished()
 
     def statistics(self) -> OperatorStatistics:
         return self.inner.statistics()
 
     def close(self) -> None:
+        for side in self.sides:
+            side.close()
         self.inner.close()
 
 
@@ -328,26 +324,28 @@ def test_output_columns_and_closure_shape_the_rows() -> None:
         keep = np.array([v != "x" for v in updates.columns[0].to_pylist()])
         return Delta.of(updates.filter(keep))
 
-    closed = JoinOperator(
-        Streamed(KV, (0,)), Streamed(KV, (0,)), output_columns=(3,), closure=drop_x, closure_columns=KV[1:]
+    closed = Importing(
+        [KV, KV], [(0,), (0,)], (False, False), output_columns=(3,), closure=drop_x, closure_columns=KV[1:]
     )
     assert accumulate(run(closed, [KV, KV], changes, [None])[0], 0) == Counter([("y",)])
 
 
 def test_errors_of_both_kinds_of_sides_pass() -> None:
     """Also those of a row that would have had no partner."""
-    schema = ArrangementSchema(KV, (0,))
-    view = ImportedRound(schema)
-    join = JoinOperator(Streamed(KV, (0,)), Arranged(view))
+    view = ImportedRound(ArrangementSchema(KV, (0,)))
+    arrange = ArrangeOperator(KV, (0,))
+    join = JoinOperator(arrange.arranged, view)
     streamed, imported = (
         Updates.from_rows((TEXT,), [((f"eval-error: {name}",), 1, 1)])
         for name in ("of the stream", "of the index")
     )
     round = Round(0, Frontier.at(2), 0)
+    arrange.start(round)
     join.start(round)
     description = Description(Frontier.minimum(), Frontier.at(2), Frontier.minimum())
     view.set(round, (), (), [build_batch(imported, ERRS_SCHEMA, description, HeapAllocator())])
-    deltas = [*join.push(0, Delta(Updates.empty((I64, TEXT)), streamed)), *join.finish()]
+    errors = Delta(Updates.empty((I64, TEXT)), streamed)
+    deltas = [*arrange.push(0, errors), *arrange.finish(), *join.finish()]
     errs = sorted(row for delta in deltas for row in delta.errs.to_rows())
     assert errs == [(("eval-error: of the index",), 1, 1), (("eval-error: of the stream",), 1, 1)]
     assert not any(len(delta.oks) for delta in deltas)
@@ -355,9 +353,9 @@ def test_errors_of_both_kinds_of_sides_pass() -> None:
 
 def test_keys_of_other_types_are_refused() -> None:
     with pytest.raises(ValueError, match="keys of a join differ"):
-        JoinOperator(Streamed(KV, (0,)), Streamed(KV, (1,)))
+        Importing([KV, KV], [(0,), (1,)], (False, False))
     with pytest.raises(ValueError, match="keys of a join differ"):
-        JoinOperator(Streamed(KV, (0,)), Streamed(KV, ()))
+        Importing([KV, KV], [(0,), ()], (False, False))
 
 
 @pytest.mark.parametrize("tactic", [None, PlainTactic()])
@@ -419,7 +417,7 @@ def test_an_input_whose_sum_leaves_64_bits_does_no_harm() -> None:
         (0, (7,), 0, most), (0, (7,), 0, most), (1, (7,), 0, 1),
         (0, (7,), 1, -most), (0, (7,), 1, 5 - most), (1, (7,), 2, 1),
     ]  # fmt: skip
-    oks, errs = run(JoinOperator(Streamed(one, (0,)), Streamed(one, (0,))), [one, one], changes, [1, 2, 3])
+    oks, errs = run(Importing([one, one], [(0,), (0,)], (False, False)), [one, one], changes, [1, 2, 3])
     assert accumulate(errs, 0) == Counter(
         [f"multiplicity-overflow: join: row (7, 7) has multiplicity {2 * most}"]
     )
@@ -444,7 +442,7 @@ def push_all(operator: Any, port: int, updates: Updates) -> None:
 @pytest.mark.slow
 def test_an_exploding_join_comes_in_blocks_and_feeds_a_count() -> None:
     types = columns(I64, I64, nullable=False)
-    join = JoinOperator(Streamed(types, (0,)), Streamed(types, (0,)), output_columns=(0, 3))
+    join = Importing([types, types], [(0,), (0,)], (False, False), output_columns=(0, 3))
     count = ReduceOperator(join.schema, (0,), [AggregateCall("count"), AggregateCall("sum", 1)])
     round = Round(0, Frontier.at(1), 0)
     join.start(round)
