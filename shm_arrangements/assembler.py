@@ -102,8 +102,8 @@ class Plan:
     """
 
     __slots__ = (
-        "_looks", "diff", "facts", "layout", "node_rows", "rows", "runs", "schema", "since", "tables", "time",
-        "words",
+        "_asks", "_looks", "diff", "facts", "layout", "node_rows", "rows", "runs", "schema", "since",
+        "tables", "time", "words",
     )  # fmt: skip
 
     def __init__(self, schema: ArrangementSchema, runs: Sequence[Run], *, since: int = 0) -> None:
@@ -122,6 +122,7 @@ class Plan:
         self.facts = np.zeros((len(schema.nodes), kernels.FACTS), np.int64)
         # Texts and lists are looked at for their size, and what may be NULL for how often it is.
         self._looks = schema.is_sized or bool(self.tables[:, :, VALIDITY].any())
+        self._asks = len(runs) == 1 and columns > 0
         if len(runs) == 1:
             self.facts[int(schema.code is CodeKind.IDENTITY) : columns, kernels.SAME] = kernels.SO_FAR
         elif any(map(len, runs)):
@@ -136,14 +137,14 @@ class Plan:
     @property
     def needs_rows(self) -> bool:
         """Whether what is not known yet depends on which rows there are."""
-        columns = len(self.schema.columns)
-        return self._looks or bool((self.facts[:columns, kernels.SAME] == kernels.SO_FAR).any())
+        return self._looks or self._asks
 
     def add(self, refs: Ints) -> None:
         """Refs (m,) of some of the rows, each once over all calls, in any order."""
         facts, nested = self.facts, self.schema.nested_columns
         before = [int(facts[root, kernels.BYTES]) for root in nested]
-        kernels.measure(self.tables, self.node_rows, 0, len(self.schema.columns), refs, facts)
+        columns = len(self.schema.columns)
+        self._asks = kernels.measure(self.tables, self.node_rows, 0, columns, refs, facts) > 0
         for root, size in zip(nested, before, strict=True):
             if facts[root, kernels.SAME] != kernels.KNOWN:
                 self._measure_children(root, refs, int(facts[root, kernels.BYTES]) - size)
@@ -286,8 +287,8 @@ class Assembler:
         self._plan = plan
         self.layout = plan.settled
         self._allocation: Allocation = allocator.allocate(self.layout.nbytes, deferred=deferred)
-        self._codes = _word_sources([run.codes for run in plan.runs])
-        self._times = _word_sources([run.time_cells for run in plan.runs])
+        self._codes: NDArray[np.int64] | None = None
+        self._times: NDArray[np.int64] | None = None
         self._bytes: NDArray[np.uint8] | None = None
         self._address = 0
         self._filled = 0
@@ -318,6 +319,8 @@ class Assembler:
         if plan.schema.code is not CodeKind.IDENTITY:
             out = layouts.array_at(buffer, codes_at + 8 * lo, 8 * len(refs), np.uint64)
             if codes is None:
+                if self._codes is None:
+                    self._codes = _word_sources([run.codes for run in plan.runs])
                 kernels.fill_words(self._codes, refs, np.uint64(0), out)
             else:
                 out[:] = codes
@@ -327,13 +330,16 @@ class Assembler:
             begin = 1
         if plan.time is None:
             out = layouts.array_at(buffer, times_at + 8 * lo, 8 * len(refs), np.uint64)
+            if self._times is None:
+                self._times = _word_sources([run.time_cells for run in plan.runs])
             kernels.fill_words(self._times, refs, np.uint64(plan.since), out)
         if plan.diff is None:
             layouts.array_at(buffer, diffs_at + 8 * lo, 8 * len(refs), np.int64)[:] = diffs
         schema = plan.schema
-        sizes = [int(plan.facts[root, kernels.AT]) for root in schema.nested_columns]
+        nested = schema.nested_columns
+        sizes = [int(plan.facts[root, kernels.AT]) for root in nested]
         self._fill_nodes(begin, len(schema.columns), refs)
-        for root, size in zip(schema.nested_columns, sizes, strict=True):
+        for root, size in zip(nested, sizes, strict=True):
             self._fill_children(root, self._refs_of(root, refs, lo), size)
         for words in plan.words:
             kernels.fill_indices(
@@ -446,6 +452,8 @@ def _node_rows(schema: ArrangementSchema, run: Run) -> NDArray[np.int64]:
 
 
 def _stacked(tables: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    if len(tables) == 1:
+        return tables[0][np.newaxis]
     return np.concatenate(tables).reshape(len(tables), *tables[0].shape)
 
 

@@ -76,6 +76,7 @@ KINDS: Final = {  # how kernels read a value of a type
     ColumnType.BYTEA: cells.KIND_BYTES,
     ColumnType.JSONB: cells.KIND_BYTES,
 }
+_SIMPLE: Final = frozenset(KINDS) - VARIABLE
 _INDEX_MODES: Final = {1: cells.INDEX_U8, 2: cells.INDEX_U16, 4: cells.INDEX_U32}
 
 
@@ -453,9 +454,17 @@ class Table:
 
     def __init__(self, columns: Sequence[Column]) -> None:
         """columns: of equal length, in any encoding; the table's first rows are theirs, in order."""
-        rows: list[list[int]] = [[0] * cells.FIELDS for _ in columns]
+        rows: list[list[int]] = []
         kept: list[Any] = []
+        nested = []
         for at, column in enumerate(columns):
+            if column.type in _SIMPLE and column.encoding is Encoding.PLAIN and not column.has_validity:
+                # By far the most frequent.
+                rows.append([KINDS[column.type], _address(column._values, kept), 0, 0, 0, 0, 0, 0])
+            else:
+                rows.append([0] * cells.FIELDS)
+                nested.append((at, column))
+        for at, column in nested:
             _describe(column, at, rows, kept)
         self.cells = np.array(rows, np.int64).reshape(len(rows), cells.FIELDS)
         self._kept = kept

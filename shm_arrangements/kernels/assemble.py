@@ -160,13 +160,14 @@ def _any_null(tables: Any, row: Any) -> bool:
 
 
 @kernel(TABLES, I64, i64, i64, I64, OUT_I64_2D)
-def measure(tables: Any, rows: Any, first: int, last: int, refs: Any, facts: Any) -> None:
-    """Add refs (m,) to the facts of nodes first..last-1.
+def measure(tables: Any, rows: Any, first: int, last: int, refs: Any, facts: Any) -> int:
+    """Add refs (m,) to the facts of nodes first..last-1. Returns how many may have one value in all rows yet.
 
     rows: of each node its row in the tables. Whether all values are the same is asked of columns alone, whose
     row is their number.
     """
     m = refs.shape[0]
+    so_far = np.int64(0)
     for node in range(first, last):
         row = rows[node]
         if facts[node, SAME] == KNOWN:
@@ -191,6 +192,8 @@ def measure(tables: Any, rows: Any, first: int, last: int, refs: Any, facts: Any
                 lo, hi = _span(tables, row, refs[k])
                 total += hi - lo
             facts[node, BYTES] += total
+        so_far += np.int64(facts[node, SAME] == SO_FAR)
+    return so_far  # type: ignore[return-value]
 
 
 @kernel(TABLES, i64, I64, OUT_I64_2D)

@@ -27,7 +27,6 @@ from tests.shm_arrangements.kernel_cases import (
     draw_pool,
     draw_specs,
     draw_table,
-    draw_type,
     i64,
     together,
     u64,
@@ -183,6 +182,3 @@ def _assembled(draw: Any, schema: ArrangementSchema, batches: list[Batch], chose
     starts = np.cumsum([0] + [len(batch) for batch in batches])
     assert again.codes.tolist() == [int(codes[starts[source] + row]) for source, row in chosen]
     return Updates(again.columns, again.times, again.diffs).to_rows()
-
-
-assert draw_type
