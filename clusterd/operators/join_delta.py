@@ -12,7 +12,7 @@ key or the output needs; so its memory is a piece a step, however the join explo
 done, not by the rows found. In the first round all is new: where it has one time only, every path but the
 last sees nothing and ends before its first lookup.
 
-A combination whose product may leave 62 bits goes on marked and is noted at the end (join_overflow.py).
+A combination whose product gets 48 bits goes on marked and is noted at the end (join_overflow.py).
 
 Does not: compute keys (they are columns), arrange, consolidate; exchange rows between its lookups.
 """
@@ -87,7 +87,7 @@ class Lookup:
 @dataclass(frozen=True, slots=True)
 class _Piece:
     """Rows of some inputs, joined. columns: those that are still needed. places: by input, where its rows
-    stand. wide: the diffs are not known, for their product may leave 62 bits.
+    stand. wide: the diffs are not known, for their product has 48 bits or more.
     """
 
     columns: dict[Source, Column]

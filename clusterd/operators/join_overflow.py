@@ -1,10 +1,12 @@
 """Rows of a join whose multiplicity leaves 64 bits: an error in data, that heals.
 
 A join adds products of changes, and a row's true multiplicity is the product of one sum an input. Products
-that may leave 62 bits are not emitted but noted here, by the rows they belong to. For these alone all sums
-are looked up at every time of the round, in Python's integers: while the product fits the row is emitted with
-it, else the row is not there and an error names it and the product. `corrections` is what has to be added to
-the products that were emitted. A combination of rows is remembered only while its product does not fit.
+of 48 bits or more are not emitted but noted here, by the rows they belong to. For these alone all sums are
+looked up at every time of the round, in Python's integers: while the product fits the row is emitted with it,
+else the row is not there and an error names it and the product. `corrections` is what has to be added to the
+products that were emitted. A combination of rows is remembered while its product does not fit or nearly does
+not (62 bits); so what is neither remembered nor noted could leave 64 bits only by tens of thousands of
+changes of the same rows in one round.
 
 Cost: some 100 us a combination; a join has none, unless its multiplicities are beyond any use.
 
@@ -30,6 +32,7 @@ from shm_arrangements.schema import ArrangementSchema
 __all__ = ["Correction", "OverflowWatch"]
 
 _MOST = (1 << 63) - 1
+_NEAR = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ class _Combination:
 
 
 class OverflowWatch:
-    """The combinations of one join that do not fit, and in a round those that may not.
+    """The combinations of one join that do not fit, or nearly, and in a round those that may not.
 
     schemas: of the arrangement of each input in which its rows are looked up.
     """
@@ -147,14 +150,14 @@ class OverflowWatch:
         changes = [row.changes(parts, as_of) for row, parts in zip(rows, new, strict=True)]
         product = math.prod(counts)
         lasting = identity in self._lasting
-        shown = 0 if lasting else product
-        complaint = _complaint(rows, product) if lasting else None
+        hidden = lasting and not _fits(product)
+        shown = 0 if hidden else product
+        complaint = _complaint(rows, product) if hidden else None
         for time in sorted(set().union(*changes)):
             counts = [count + change.get(time, 0) for count, change in zip(counts, changes, strict=True)]
             after = math.prod(counts)
-            fits = -_MOST - 1 <= after <= _MOST
-            now = after if fits else 0
-            told = None if fits else _complaint(rows, after)
+            now = after if _fits(after) else 0
+            told = None if _fits(after) else _complaint(rows, after)
             faults.change(time, complaint, told)
             emitted = (after - product) - combination.skipped.get(time, 0)
             rest = (now - shown) - emitted
@@ -163,10 +166,14 @@ class OverflowWatch:
                 yield Correction(tuple(row.row() for row in rows), time, diff)
                 rest -= diff
             product, shown, complaint = after, now, told
-        if complaint is None:
+        if abs(product) < _NEAR:
             self._lasting.pop(identity, None)
         else:
             self._lasting[identity] = combination
+
+
+def _fits(product: int) -> bool:
+    return -_MOST - 1 <= product <= _MOST
 
 
 def _may_change(combination: _Combination, new: Sequence[Sequence[Part]]) -> bool:

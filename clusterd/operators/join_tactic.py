@@ -9,7 +9,7 @@ The codes of both sides are of one kind (schema.py), and two keys may share one.
 in a batch, so a run of equal codes is one key on each side if its first and last rows say so; where they do
 not, the run is split and the keys are paired singly.
 
-Does not: know what is new or old, gather columns, or multiply what may leave 62 bits (`wide` pairs).
+Does not: know what is new or old, gather columns, or give products of 48 bits and more (`wide` pairs).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Part:
 class Pairs:
     """left, right: (n,) rows of the two batches, valid until the next piece is asked for; times, diffs (n,).
 
-    wide: rows of left and of right of the pairs whose product may leave 62 bits; they are not among the
+    wide: rows of left and of right of the pairs whose product has 48 bits or more; they are not among the
     others. steps: what the piece cost, at most about `PIECE_STEPS`.
     """
 

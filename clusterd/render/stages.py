@@ -102,7 +102,13 @@ def merged(stages: Sequence[StageSpec], columns: Columns) -> tuple[StageSpec, ..
             done.append(spec)
             before.append(columns)
         columns = Stage(spec, columns).columns
-    return tuple(done)
+    return tuple(_plain(spec, len(columns)) for spec, columns in zip(done, before, strict=True))
+
+
+def _plain(spec: StageSpec, arity: int) -> StageSpec:
+    """The same without a projection that keeps everything as it is."""
+    everything = tuple(range(arity + len(spec.maps)))
+    return replace(spec, projection=None) if spec.projection == everything else spec
 
 
 def _joins(first: Stage, second: StageSpec, arity: int, columns: Columns) -> bool:

@@ -7,7 +7,8 @@ time and the product of the diffs, of all pairs or of those in which the right u
 left one, or is earlier. Both stop at a budget of steps and go on where they stopped, so any join is
 cut into small pieces.
 
-Does not: look at keys, allocate, gather columns, or multiply beyond 62 bits: such pairs are set aside.
+Does not: look at keys, allocate, gather columns, or give products of 48 bits and more: such pairs are set
+aside (join_overflow.py says why).
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ RUN, AT_LEFT, AT_RIGHT, WIDE, STEPS = 0, 1, 2, 3, 4
 # which pairs expand_runs wants, by their times
 ANY, NOT_LATER, EARLIER = 0, 1, 2
 
-_SMALL = 2147483647  # the product of two such diffs is below 2^62
-_WIDE = 4.611686018427388e18  # 2^62
+_SMALL = 16777215  # the product of two such diffs is below 2^48
+_WIDE = 281474976710656.0  # 2^48
 
 
 @inner
@@ -130,7 +131,7 @@ def expand_runs(
 
     Times and diffs are one an update, or one for all. Times are advanced to as_of before they are judged.
     order: ANY, or what the right time has to be beside the left one.
-    Pairs whose product may leave 62 bits go to wide_*.
+    Pairs whose product has more than 48 bits go to wide_*.
     Returns how many pairs; state[WIDE] is how many wide ones, state[STEPS] the steps of this call, `budget`
     at most. All is done when state[RUN] == k.
     """

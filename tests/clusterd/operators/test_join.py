@@ -73,7 +73,7 @@ class PlainTactic:
             t = max(int(right.batch.times[j]), as_of)
             if left.first <= s <= left.last and right.first <= t <= right.last:
                 product = int(left.batch.diffs[i]) * int(right.batch.diffs[j])
-                if abs(product) >= 1 << 62:
+                if abs(product) >= 1 << 48:
                     wide.append((i, j))
                 else:
                     found.append((i, j, max(s, t), product))
@@ -388,7 +388,7 @@ def test_random_large_multiplicities_are_exact_or_an_error() -> None:
         changes: list[Change] = []
         for time in range(6):
             for port in (0, 1):
-                size = rng.choice([1, 31, 40, 62])
+                size = rng.choice([1, 20, 31, 40, 62])
                 changes.append((port, (rng.randrange(2),), time, rng.randrange(-(1 << size), 1 << size) or 1))
         inside = [(r, t, d) for _, r, t, d in changes]
         if any(abs(n) >= 1 << 63 for t in range(6) for n in accumulate(inside, t).values()):
