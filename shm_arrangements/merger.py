@@ -6,10 +6,11 @@ memory is allocated and reserved slice by slice, every byte is moved once to its
 memory the checksum is added up. Order survives the rounding because max(time, since) is monotone, and summing
 equal neighbours commutes with any split into pieces, so the result is that of a single fold.
 
-Fuel is counted in updates, about ten nanoseconds each: one for each consumed, and for what is written one for
-each `_RESERVED_BYTES`, `_FILLED_BYTES` (at least one an update), and `_CHECKSUM_BYTES`. A large update or a
-slice of memory may cost more than is given: the rest is a debt, paid before the work goes on, so that no
-sum of fuel buys more than it pays for.
+Fuel is counted in updates, about ten nanoseconds each: one for each consumed, for what is written one for
+each `_RESERVED_BYTES`, `_FILLED_BYTES` (at least one an update) and `_CHECKSUM_BYTES`, and one for each
+`_LET_GO_BYTES` of the inputs, for with the result it is their memory that goes. A large update or a slice of
+memory may cost more than is given: the rest is a debt, paid before the work goes on, so that no sum of fuel
+buys more than it pays for.
 
 Does not: choose what to merge, or let go of its inputs (spine.py).
 """
@@ -37,6 +38,7 @@ MAX_SOURCES: Final = kernels.MAX_SOURCES
 _RESERVED_BYTES: Final = 16
 _FILLED_BYTES: Final = 32
 _CHECKSUM_BYTES: Final = 512
+_LET_GO_BYTES: Final = 64
 _PIECE: Final = 8192  # updates replayed at once: their references stay in the cache
 _SPANS: Final = 16  # where a batch is looked at, and for how many updates
 _SPAN: Final = 128
@@ -49,9 +51,9 @@ class Merger:
     """Merges `batches`, oldest first; they are only read, and stay valid."""
 
     __slots__ = (
-        "_allocator", "_assembler", "_checksum", "_checksum_at", "_cursor", "_debt", "_filled", "_nbytes",
-        "_odds", "_ops", "_plan", "_replayed", "_result", "_scratch", "_since", "_sources", "_state",
-        "_total", "_words", "_written", "batches",
+        "_allocator", "_assembler", "_checksum", "_checksum_at", "_cursor", "_debt", "_filled",
+        "_let_go_fuel", "_nbytes", "_odds", "_ops", "_plan", "_replayed", "_result", "_scratch", "_since",
+        "_sources", "_state", "_total", "_words", "_written", "batches",
     )  # fmt: skip
 
     def __init__(self, batches: Sequence[Batch], since: Frontier, allocator: Allocator) -> None:
@@ -66,6 +68,7 @@ class Merger:
         self._allocator = allocator
         self._total = total = sum(map(len, batches))
         self._nbytes = sum([batch.nbytes for batch in batches])
+        self._let_go_fuel = 1 + self._nbytes // _LET_GO_BYTES
         self._sources = np.array([_source(batch) for batch in batches], np.int64)
         self._state = np.zeros(kernels.STATE_FIELDS, np.int64)
         self._state[kernels.ALIVE] = -1
@@ -97,10 +100,11 @@ class Merger:
         if assembler is None:
             nbytes = self._nbytes
             left = self._debt + self._total - int(self._state[kernels.CONSUMED]) + self._total + 2
+            left += self._let_go_fuel
             return left + nbytes // _RESERVED_BYTES + nbytes // _FILLED_BYTES + nbytes // _CHECKSUM_BYTES
-        left = self._debt + (self._written - self._filled) * self._row_fuel + 1
+        left = self._debt + (self._written - self._filled) * self._row_fuel + self._let_go_fuel
         left += max(assembler.nbytes - assembler.reserved, 0) // _RESERVED_BYTES
-        return left + (assembler.nbytes - self._checksum_at) // _CHECKSUM_BYTES
+        return left + max(self._checksum_end - self._checksum_at, 0) // _CHECKSUM_BYTES + 1
 
     def work(self, fuel_updates: int) -> int:
         """Do at most `fuel_updates` of work; returns what was used. `result` is there when done.
@@ -122,8 +126,13 @@ class Merger:
                 used = self._reserve(fuel)
             elif self._filled < self._written:
                 used = self._fill(fuel)
+            elif self._checksum_at < self._checksum_end:
+                used = self._sum_up(fuel)
+            elif fuel < fuel_updates and fuel < self._let_go_fuel:
+                break  # the next call can bear it better
             else:
-                used = self._finish(fuel)
+                used = min(self._let_go_fuel, fuel)
+                self._result = self._assembler.seal(self._checksum if self._allocator.checksums else None)
             self._debt = max(used - fuel, 0)
             fuel = max(fuel - used, 0)
         return fuel_updates - fuel
@@ -196,16 +205,16 @@ class Merger:
             self._assembler.write_header(self._description())
         return rows * each
 
-    def _finish(self, fuel: int) -> int:
+    @property
+    def _checksum_end(self) -> int:
         assert self._assembler is not None
-        if not self._allocator.checksums:
-            self._result = self._assembler.seal(None)
-            return 1
-        end = min(self._checksum_at + fuel * _CHECKSUM_BYTES, self._assembler.nbytes)
-        start, self._checksum_at = self._checksum_at, end
+        return self._assembler.nbytes if self._allocator.checksums else 0
+
+    def _sum_up(self, fuel: int) -> int:
+        assert self._assembler is not None
+        start, end = self._checksum_at, min(self._checksum_at + fuel * _CHECKSUM_BYTES, self._checksum_end)
         self._checksum = self._assembler.checksum(start, end, self._checksum)
-        if end == self._assembler.nbytes:
-            self._result = self._assembler.seal(self._checksum)
+        self._checksum_at = end
         return -(-(end - start) // _CHECKSUM_BYTES)
 
     def _description(self) -> Description:

@@ -4,14 +4,19 @@ A batch is merged with up to `MAX_SOURCES` - 1 that follow it when these outweig
 weight is more than its own. So sizes fall along the chain, an update moves into a batch `MAX_SOURCES` times
 as large each time it is written, and both the chain and the times an update is written grow as the logarithm
 of the updates. A retraction weighs more than its row (`_RETRACTED`), for it promises to cancel another: where
-updates replace each other, what is dead stays within half of what lives.
+updates replace each other, what is dead stays within a third or so of what lives.
+
+Batches all of whose times since has passed are not merged with those of which it has not: what is told apart
+by time alone cancels nothing, and the times of few would have to be stored with all. So the chain has two
+parts, each short.
 
 A merge of little is done at once. Every insertion pays to a larger one as its own size is to the merge's,
 `_PACE`-fold: so the merge is over before as many updates as a part in `_PACE` of it have followed, and before
 these can be due to be merged with its result. Hence merges never pile up, and inserting costs a constant
 times the logarithm an update, amortized. No call does more than its fuel, and an insertion pays at most
 `_INSERT_FUEL_LIMIT` in all, smallest merges first: what is put off is the largest, for which the chain grows
-by few batches. Only a chain of `MAX_BATCHES` is shortened whatever it costs.
+by few batches. A chain longer than `_LONG` raises the limit in proportion; only one of `MAX_BATCHES` is
+shortened whatever it costs.
 
 Merging rounds times up to `since` and drops what cancels. A batch that nothing follows is rewritten by
 itself, when exerted, once `since` has passed so many of its times that it is worth it. An empty batch only
@@ -41,10 +46,12 @@ MAX_BATCHES: Final = 48  # shown at once; a publication page has room for 64
 _SMALL_FUEL: Final = 16384  # a merge that costs no more is done at once
 _EAGER: Final = 0.5  # of equal batches, four are merged
 _IDLE_EAGER: Final = 8.0  # exerted without input, merging goes on until the chain is this steep
-_RETRACTED: Final = 6  # what a retraction weighs beside the row it is
-_PACE: Final = 4
+_WHATEVER: Final = float("inf")
+_RETRACTED: Final = 14  # what a retraction weighs, beside the one of an insertion
+_PACE: Final = 8
 _LEAST_FUEL: Final = 1024  # for less, calling costs more than working
-_INSERT_FUEL_LIMIT: Final = 200_000  # about two milliseconds
+_LONG: Final = 16
+_INSERT_FUEL_LIMIT: Final = 160_000  # under two milliseconds
 _WORTH: Final = 0.2  # of a batch's bytes that rewriting it must save
 _LOOK_FUEL: Final = 2048  # what it costs to estimate that
 
@@ -289,12 +296,13 @@ class Spine:
 
     def _due(self, eager: float) -> tuple[int, int] | None:
         """Where in the chain the smallest merge is that is due; None if there is none."""
-        chain, end = self._chain, self._mergeable()
+        chain, mergeable, passed = self._chain, self._mergeable(), self._passed()
         least, found = 0, None
-        for lo in range(end - 1):
+        for lo in range(mergeable - 1):
             older = chain[lo]
             if older.merger is not None:
                 continue
+            end = min(passed, mergeable) if lo < passed and eager < _WHATEVER else mergeable
             newer, updates, hi = 0, older.updates, lo + 1
             while hi < end and hi - lo < MAX_SOURCES and chain[hi].merger is None:
                 newer += chain[hi].weight
@@ -309,6 +317,13 @@ class Spine:
         if self._physical.is_empty:
             return len(self._chain)
         return sum(link.upper.precedes_or_equal(self._physical) for link in self._chain)
+
+    def _passed(self) -> int:
+        """How many links, from the oldest on, have only times that are rounded up to since."""
+        if self._since.is_empty:
+            return len(self._chain)
+        bound = self._since.time + 1
+        return sum(not link.upper.is_empty and link.upper.time <= bound for link in self._chain)
 
     def _not_looked_at(self) -> _Link | None:
         """A batch at rest with several times, some of which since has passed after it was last looked at."""
@@ -336,7 +351,7 @@ class Spine:
 
     def _pay(self, updates: int) -> None:
         """Give every merge in progress its share of an insertion, and those that begin thereby."""
-        budget = _INSERT_FUEL_LIMIT
+        budget = _INSERT_FUEL_LIMIT * max(len(self.batches()), _LONG) // _LONG
         paid: list[_Link] = []
         while budget > 0:
             unpaid = [link for link in self._merges() if link not in paid]
@@ -375,7 +390,7 @@ class Spine:
     def _shorten(self) -> None:
         """Keep the chain within what a page can show, whatever it costs."""
         while len(self.batches()) > MAX_BATCHES:
-            if not self._merges() and not self._begin(MAX_BATCHES, most=1):
+            if not self._merges() and not self._begin(_WHATEVER, most=1):
                 return  # physical compaction forbids it
             self._work(self._merges()[0], _INSERT_FUEL_LIMIT)
 
@@ -391,6 +406,5 @@ def _remaining(link: _Link) -> int:
 def _weight(batch: Batch) -> int:
     """How much a batch counts when it is decided what to merge."""
     diffs = batch.diff_cells
-    if len(diffs) == 1:
-        return len(batch) * (1 if diffs[0] > 0 else 1 + _RETRACTED)
-    return len(batch) + _RETRACTED * int(np.count_nonzero(diffs < 0))
+    retractions = len(batch) * int(diffs[0] < 0) if len(diffs) == 1 else int(np.count_nonzero(diffs < 0))
+    return max(len(batch), _RETRACTED * retractions)

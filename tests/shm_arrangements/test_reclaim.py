@@ -18,6 +18,7 @@ from shm_arrangements.instance import Instance
 from shm_arrangements.names import Locator, PageName
 from shm_arrangements.publication import PageReader, PublicationPage
 from shm_arrangements.reclaim import (
+    FREED_BYTES,
     GRACE_GENERATIONS,
     GRACE_S,
     LEAST_KEPT_BYTES,
@@ -124,6 +125,19 @@ def test_much_that_waits_is_not_kept_for_the_seconds_sake(held: Instance) -> Non
     assert page.state.generation == 1 + GRACE_GENERATIONS
     page.close()
     reclaimer.finish()
+
+
+def test_much_that_is_due_is_freed_over_several_calls(held: Instance) -> None:
+    page = PublicationPage.create(PageName(held.token, 7, 1, "oks"), SCHEMA, as_of=0, writer=0)
+    reclaimer, places = Reclaimer(SegmentAllocator(held.token, 0)), _made(held, 9)
+    reclaimer.supersede([(place, FREED_BYTES) for place in places], page.state.generation)
+    left = []
+    while len(reclaimer):
+        due = reclaimer.run(page, 10.0)
+        left.append(_standing(places))
+        assert due == (10.0 if left[-1] else None)
+    assert left == [7, 6, 5, 4, 3, 2, 1, 0], "a quarter of what waits, and one at least"
+    page.close()
 
 
 def test_a_busy_writer_needs_no_extra_turns(held: Instance) -> None:
