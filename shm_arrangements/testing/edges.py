@@ -25,12 +25,8 @@ _JSON = ["null", "true", "0", "-1.5", '""', "[]", "{}", '{"a":1}', '{"a":1,"b":[
 _F32_MOST, _F32_LEAST = 3.4028234663852886e38, 1.401298464324817e-45
 _DAY_US = 86_400_000_000
 
-# What columns are drawn of: the types that batches hold.
-TYPES: Final = (
-    ColumnType.BOOL, ColumnType.INT64, ColumnType.FLOAT64, ColumnType.TEXT, ColumnType.TIMESTAMP,
-    ColumnType.NUMERIC,
-)  # fmt: skip
-NESTED: Final = 0  # how deep lists and records go
+TYPES: Final = tuple(ColumnType)  # what columns are drawn of
+NESTED: Final = 2  # how deep lists and records go
 
 
 def bounds(bits: int, *, signed: bool = True) -> tuple[int, int]:
