@@ -4,9 +4,9 @@ A batch is superseded by the first turn of a page that names it no more. Its pla
 own loses its name, an arena counts dead bytes) no sooner than `grace_generations` turns and `grace_s` seconds
 later: a reader that copied an older slot then has either attached all it names, or finds a name gone and the
 page turned. The grace only makes that second case rare; no answer depends on it, and no reader is ever waited
-for. So the seconds are cut short where they would cost much memory: of what waits, no more is kept than half
-of what is live (or `LEAST_KEPT_BYTES`), the newest. An arena goes with the last of its batches: after the
-grace of every page that named one of them.
+for. So the seconds are cut short where they would cost much memory: of what waits, no more is kept than an
+eighth of what is live (or `LEAST_KEPT_BYTES`), the newest. An arena goes with the last of its batches: after
+the grace of every page that named one of them.
 
 An idle writer makes no turns, so it may repeat the last one until the first condition holds.
 
@@ -26,7 +26,7 @@ from shm_arrangements.publication import PublicationPage
 GRACE_GENERATIONS: Final = 2
 GRACE_S: Final = 0.05
 FREED_BYTES: Final = 4 << 20  # in one call, if more is due: to give up memory costs 0.2 ms a MB
-LEAST_KEPT_BYTES: Final = 1 << 20  # an arena's worth: less is not worth a retry
+LEAST_KEPT_BYTES: Final = 256 << 10  # less is not worth a retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Reclaimer:
             now_s=now_s,
             grace_generations=GRACE_GENERATIONS,
             grace_s=GRACE_S,
-            keep_bytes=max(sum(entry.nbytes for entry in page.state.chain) // 2, LEAST_KEPT_BYTES),
+            keep_bytes=max(sum(entry.nbytes for entry in page.state.chain) // 8, LEAST_KEPT_BYTES),
         )
         for _ in range(plan.turns):
             page.again()
