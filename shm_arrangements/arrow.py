@@ -120,14 +120,23 @@ def to_record_batch(
 
 
 def write_parquet(specs: Sequence[ColumnSpec], columns: Sequence[Column], file: BinaryIO) -> None:
-    """Write the columns as a Parquet file. Raises: ValueError if it has no place for a type; OSError."""
+    """Write the columns as a Parquet file. Raises: as `require_parquet`; OSError."""
     import pyarrow.parquet
 
-    table = pa.Table.from_batches([to_record_batch(specs, columns)])
-    try:
-        pyarrow.parquet.write_table(table, file)
-    except pa.ArrowNotImplementedError as error:
-        raise ValueError(f"parquet has no place for a column: {error}") from error
+    require_parquet(specs)
+    pyarrow.parquet.write_table(pa.Table.from_batches([to_record_batch(specs, columns)]), file)
+
+
+def require_parquet(specs: Sequence[ColumnSpec]) -> None:
+    """Raises: ValueError naming the first column for whose type Parquet has no place."""
+    import pyarrow.parquet
+
+    for spec in specs:
+        try:
+            pyarrow.parquet.ParquetWriter(pa.BufferOutputStream(), pa.schema([_field(spec)])).close()
+        except pa.ArrowNotImplementedError as error:
+            type_name = spec.type.name.lower()
+            raise ValueError(f"parquet has no place for column {spec.name!r} of type {type_name}") from error
 
 
 def _field(spec: ColumnSpec) -> Any:

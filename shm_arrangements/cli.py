@@ -193,7 +193,7 @@ def inspect(id: str, as_json: bool, token: str | None) -> None:
 @click.option("--limit", type=click.IntRange(0), metavar="N", help="At most N rows.")
 @click.option(
     "--output", "-o", type=click.Path(dir_okay=False, path_type=Path),
-    help="A file; standard output if not given.",
+    help="A file, replaced if it is there; standard output if not given.",
 )  # fmt: skip
 @_instance
 def dump(
@@ -212,7 +212,7 @@ def dump(
       shm-arrangements dump u1001 --changes 12 17 --format json | jq 'select(.diff < 0)'
     """
     from shm_arrangements.attach import attach
-    from shm_arrangements.dump import Rows, write_rows
+    from shm_arrangements.dump import Rows, require_place, write_rows
     from shm_arrangements.inspection import changes_between
 
     if at is not None and changes:
@@ -230,13 +230,21 @@ def dump(
             rows = Rows.of_result(index.snapshot(at).scan())
     rows = rows if limit is None else rows.first(limit)
     try:
-        if output is None:
-            write_rows(rows, form, sys.stdout.buffer)
-        else:
-            with output.open("wb") as file:
-                write_rows(rows, form, file)
+        require_place(rows.specs, form)
     except ValueError as error:
-        raise click.UsageError(str(error)) from error
+        raise click.UsageError(f"{error}: csv and json have one for every type") from error
+    if output is None:
+        write_rows(rows, form, sys.stdout.buffer)
+        return
+    try:
+        file = output.open("wb")
+    except OSError as error:
+        raise click.BadParameter(f"{output}: {error.strerror}", param_hint="--output") from error
+    try:
+        with file:
+            write_rows(rows, form, file)
+    except OSError as error:
+        raise _Failure(ArrangementError(f"{output} is not complete: {error.strerror}")) from error
 
 
 @main.command(epilog=_EXIT_STATUS)

@@ -66,11 +66,16 @@ class Rows:
         return Rows(self.specs, tuple(column.slice(lo, hi) for column in self.columns), hi - lo)
 
 
-def write_rows(rows: Rows, form: str, file: BinaryIO) -> None:
-    """Write them as `form`: table, csv, json or parquet.
+def require_place(specs: Sequence[ColumnSpec], form: str) -> None:
+    """Raises: ValueError naming a column for whose type `form` has no place."""
+    if form == "parquet":
+        from shm_arrangements import arrow
 
-    Raises: ValueError if the form has no place for a type; OSError.
-    """
+        arrow.require_parquet(specs)
+
+
+def write_rows(rows: Rows, form: str, file: BinaryIO) -> None:
+    """Write them as `form`: table, csv, json or parquet. Raises: as `require_place`; OSError."""
     if form == "parquet":
         from shm_arrangements import arrow
 

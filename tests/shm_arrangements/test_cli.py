@@ -221,6 +221,29 @@ def test_dump_writes_parquet_to_a_file(held: Instance, index: IndexWriter, tmp_p
     assert table.column("dest").null_count == 1
 
 
+def test_parquet_is_refused_by_column_before_the_file_is_touched(held: Instance, tmp_path: Path) -> None:
+    schema = ArrangementSchema((ColumnSpec("for_how_long", ColumnType.INTERVAL, False),), (0,))
+    made = IndexWriter(SegmentAllocator(held.token, 0), collection_id("u2"), 1, schema, 0)
+    made.insert(Updates.from_rows((ColumnType.INTERVAL,), [(((1, 2, 3),), 0, 1)]), NO_ERRS, Frontier.at(1))
+    path = tmp_path / "kept.parquet"
+    path.write_bytes(b"kept")
+    done = _run("dump", "u2", "--format", "parquet", "-o", str(path), "-i", held.token, status=2)
+    assert "parquet has no place for column 'for_how_long' of type interval: csv and json" in done.stderr
+    assert path.read_bytes() == b"kept"
+    made.close()
+
+
+def test_an_output_that_cannot_be_written_is_said_by_name(
+    held: Instance, index: IndexWriter, tmp_path: Path
+) -> None:
+    at = ("-i", held.token, "-o")
+    done = _run("dump", "u1", *at, str(tmp_path / "no" / "file"), status=2)
+    assert "Invalid value for --output" in done.stderr
+    assert "file: No such file or directory" in done.stderr
+    done = _run("dump", "u1", *at, "/dev/full", status=7)
+    assert done.stderr == "error: /dev/full is not complete: No space left on device\n"
+
+
 def test_values_of_other_types_come_out_as_text_and_json() -> None:
     moment = datetime.datetime(2013, 1, 1, 12, 30)
     assert text.value_text(moment) == "2013-01-01 12:30:00"
