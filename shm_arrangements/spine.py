@@ -38,7 +38,7 @@ from shm_arrangements.batch import Batch
 from shm_arrangements.contracts import Allocator
 from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation
-from shm_arrangements.frontier import Frontier
+from shm_arrangements.frontier import MAX_TIME, Frontier
 from shm_arrangements.merger import MAX_SOURCES, Merger, share_saved
 from shm_arrangements.schema import ArrangementSchema
 
@@ -314,16 +314,19 @@ class Spine:
 
     def _mergeable(self) -> int:
         """How many links, from the oldest on, may be merged with each other."""
-        if self._physical.is_empty:
-            return len(self._chain)
-        return sum(link.upper.precedes_or_equal(self._physical) for link in self._chain)
+        at = len(self._chain)
+        while at > 0 and not self._chain[at - 1].upper.precedes_or_equal(self._physical):
+            at -= 1
+        return at
 
     def _passed(self) -> int:
         """How many links, from the oldest on, have only times that are rounded up to since."""
-        if self._since.is_empty:
-            return len(self._chain)
-        bound = self._since.time + 1
-        return sum(not link.upper.is_empty and link.upper.time <= bound for link in self._chain)
+        at = len(self._chain)
+        if not self._since.is_empty:
+            bound = Frontier.at(min(self._since.time + 1, MAX_TIME))
+            while at > 0 and not self._chain[at - 1].upper.precedes_or_equal(bound):
+                at -= 1
+        return at
 
     def _not_looked_at(self) -> _Link | None:
         """A batch at rest with several times, some of which since has passed after it was last looked at."""
