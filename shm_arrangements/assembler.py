@@ -235,9 +235,9 @@ class Plan:
     def _likely_entries(self, column: int, parts: list[Column], share: int) -> int:
         """The most entries that a dictionary is given room for; 0 if it would not save enough."""
         rows = sum(map(len, parts))
-        size = min(rows, max(_SAMPLE, min(rows // share, _MOST_SAMPLE)))
         ends = np.array([0, *itertools.accumulate(map(len, parts))], np.int64)
-        picked = np.arange(size, dtype=np.int64) * rows // size
+        picked = _some_of(rows, max(_SAMPLE, min(rows // share, _MOST_SAMPLE)))
+        size = len(picked)
         part = np.searchsorted(ends, picked, "right") - 1
         sample = _Words(column, size, [0] * len(parts))
         sample.add(self.tables, part << kernels.ROW_BITS | (picked - ends[part]))
@@ -460,6 +460,15 @@ def _stacked(tables: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 def _word_sources(arrays: list[Words]) -> NDArray[np.int64]:
     """As `fill_words` takes them."""
     return np.array([(layouts.address_of(a), 8 if len(a) > 1 else 0) for a in arrays], np.int64)
+
+
+def _some_of(rows: int, size: int) -> Ints:
+    """About `size` row numbers, ascending, or all; in no pattern, as values may come in one."""
+    if rows <= size:
+        return np.arange(rows, dtype=np.int64)
+    mixed = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xD6E8FEB86659FD93)
+    return np.unique((mixed >> np.uint64(20)) % np.uint64(rows)).astype(np.int64)
 
 
 def _text_bytes(column: Column) -> int:

@@ -1,7 +1,7 @@
 """The bytes are as docs/shm-format.md says: a reader that knows only that page reads them.
 
-`Reader`, `Batch` and `Node` use `struct` and `mmap`, nothing of the project and no numpy; everything else here
-writes what is to be read, and compares.
+`Reader`, `Batch` and `Node` use `struct` and `mmap`, nothing of the project and no numpy; everything else
+here writes what is to be read, and compares.
 """
 
 from __future__ import annotations
