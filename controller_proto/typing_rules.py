@@ -10,8 +10,8 @@ not fit.
   greater.
 - A product of numerics has the sum of their scales. Their quotient is known for scale 0 alone.
 - NULL can come out of a function if it can go in, but not out of `is_null`, `is_true`, `is_false`.
-- count is a bigint and never NULL; sum(bigint) is numeric, other sums keep their type, min and max keep
-  theirs. A group is never empty, so sum, min and max are nullable only over what is nullable.
+- Aggregates have the types of aggregates.py. A group is never empty, so most are nullable only over what is
+  nullable. Of distinct values an order by something else would mean nothing: it is refused.
 
 A plan nested deeper than MAX_DEPTH is refused: it is walked recursively, here and by who renders it.
 
@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from controller_proto.aggregates import AGGREGATES, aggregate_result
 from controller_proto.errors import Refusal
 from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal
 from controller_proto.ids import GlobalId
@@ -65,7 +66,6 @@ _NUMBERS = (ColumnType.INT64, ColumnType.FLOAT64, ColumnType.NUMERIC)
 _FLOATS = (ColumnType.FLOAT32, ColumnType.FLOAT64)
 _ARITHMETIC = frozenset("+-*/%")
 _COMPARISONS = frozenset({"=", "!=", "<", "<=", ">", ">="})
-_AGGREGATES = ("count", "sum", "min", "max")
 _FUNCTIONS = "+ - * / % neg = != < <= > >= and or not is_null is_true is_false ||"
 
 
@@ -352,22 +352,19 @@ def _reduce(plan: Reduce, source: Schema, where: str) -> Schema:
 
 def _aggregate(aggregate: Aggregate, source: Schema, where: str) -> Column:
     name = aggregate.function
-    if name not in _AGGREGATES or aggregate.args or aggregate.order_by:
-        raise _refuse(where, f"{name} is not known; there are {', '.join(_AGGREGATES)}")
-    if aggregate.expr is None:
-        if name != "count" or aggregate.distinct:
-            raise _refuse(where, f"{name} needs an argument")
-        return Column(name, ColumnType.INT64)
-    of = expr_type(aggregate.expr, source, where)
-    if name == "count":
-        return Column(name, ColumnType.INT64)
-    if name != "sum":
-        return _named(of, name, of.nullable)
-    if of.type not in _NUMBERS:
-        raise _refuse(where, f"sum of {type_name(of)}")
-    if of.type is ColumnType.INT64:
-        return Column(name, ColumnType.NUMERIC, of.nullable)
-    return _named(of, name, of.nullable)
+    exprs = () if aggregate.expr is None else (aggregate.expr, *aggregate.args)
+    try:
+        made = aggregate_result(name, [expr_type(expr, source, where) for expr in exprs])
+    except ValueError as error:
+        raise _refuse(where, str(error)) from error
+    if not exprs and aggregate.distinct:
+        raise _refuse(where, f"{name}(distinct) needs an argument")
+    if aggregate.order_by and not AGGREGATES[name].is_ordered:
+        raise _refuse(where, f"{name} takes no order")
+    _check_order(aggregate.order_by, source, where)
+    if aggregate.distinct and not all(ColumnRef(by.column) in exprs for by in aggregate.order_by):
+        raise _refuse(where, f"{name}(distinct) can be ordered by its arguments alone")
+    return made
 
 
 def _top_k(plan: TopK, source: Schema, where: str) -> Schema:

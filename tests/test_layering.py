@@ -49,7 +49,7 @@ IMPURE = {"socket", "time", "os", "select", "threading", "subprocess", "multipro
 # Layers inside a package: a module of a lower row may not import one of a higher row. Prefixes are matched.
 LAYERS = {
     "controller_proto": [
-        ["errors", "ids", "jsonb", "schema"], ["framing", "expr"], ["plan"], ["dataflow"],
+        ["errors", "ids", "jsonb", "schema"], ["aggregates", "framing", "expr"], ["plan"], ["dataflow"],
         ["command", "response", "typing_rules"],
         ["stage", "codec", "validate", "parse_expr", "literals", "moments", "tokens"],
         ["parse_plan", "script", "print_plan"], ["parse_dataflow"],

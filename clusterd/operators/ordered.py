@@ -1,4 +1,4 @@
-"""OrderedRows: rows by group in an order, for min, max and top-k; the home of one set of treaps.
+"""OrderedRows: rows by group in an order, for min, max, lists and top-k; the home of one set of treaps.
 
 It owns a row table (rows under group numbers), the counts of its rows, the trees over them, and what the
 round adds. The kernels keep a tree exact under any counts; a row whose count is negative stands in no tree
@@ -11,6 +11,7 @@ Does not: own groups (the caller numbers them, and learns from `holders` which a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,18 @@ from numpy.typing import NDArray
 from clusterd.operators.growable import Growable
 from clusterd.operators.kernels import ordered as kernels
 from clusterd.operators.kernels import table as table_kernels
-from clusterd.operators.row_table import Partials, RowTable
+from clusterd.operators.row_table import Partials, RowTable, Steps
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowImage, RowSpec
-from shm_arrangements.types import ColumnType
+from shm_arrangements.types import ColumnSpec, ColumnType
 
-__all__ = ["MOST_COPIES", "MOST_OFFSET", "OrderedRows"]
+__all__ = ["MOST_COPIES", "MOST_OFFSET", "OrderColumn", "OrderedRows", "Tell", "fault_arrays", "lane_flips"]
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
+Bools = NDArray[np.bool_]
+Edges = NDArray[np.int32]
+Tell = Callable[[Ints, Words, Words], None]  # of rows (m,), times, words (m, 4): counts gone wrong
 
 BUDGET_NODES = 100_000  # of one piece of work: 5-20 ms, by how well the tree fits the caches
 _FAULTS = 1024  # of one piece: a message costs some microseconds
@@ -38,6 +42,26 @@ NOTHING: Ints = np.zeros(0, np.int64)
 NO_TIMES: Words = np.zeros(0, np.uint64)
 MOST_COPIES = 1 << 40  # of a row in the window: sums of copies below a node stay far from 2^63
 MOST_OFFSET = UNLIMITED >> 1  # beyond all copies; an end of the window is then below 2^63
+
+
+@dataclass(frozen=True, slots=True)
+class OrderColumn:
+    """One column of an order; NULLs go last unless `nulls_first`, whichever way the values go."""
+
+    column: int
+    descending: bool = False
+    nulls_first: bool = False
+
+
+def lane_flips(columns: Sequence[tuple[ColumnSpec, OrderColumn]]) -> list[int]:
+    """Which lanes of rows of these columns are reversed, each column ordered as it is said beside it."""
+    flips: list[int] = []
+    for spec, item in columns:
+        lanes = len(RowSpec.of((spec,)).kinds)
+        if spec.nullable:
+            flips.append(int(item.nulls_first))
+        flips += [int(item.descending)] * (lanes - int(spec.nullable))
+    return flips
 
 
 class OrderedRows:
@@ -56,6 +80,10 @@ class OrderedRows:
         self._touched = Growable(np.int64)
         self._root = Growable(np.int32, fill=-1)
         self._no_holders = Growable(np.int32)
+        self._steps: Steps | None = None
+        self._order = self._starts = NOTHING
+        self._state: Ints = np.zeros(kernels.STATE_SIZE, np.int64)
+        self._faults = fault_arrays()
         self.visited = 0
 
     def __len__(self) -> int:
@@ -68,10 +96,12 @@ class OrderedRows:
         )  # fmt: skip
         return self.table.nbytes + self.partials.nbytes + sum(a.nbytes for a in sized)
 
-    def add(self, image: RowImage, groups: Ints, times: Words, diffs: Ints) -> None:
-        """Take updates into the round."""
+    def add(
+        self, image: RowImage, groups: Ints, times: Words, diffs: Ints, owners: Ints | None = None
+    ) -> None:
+        """Take updates into the round. owners: the partials of their groups, if it is walked by steps."""
         slots = self.table.assign(image, groups)
-        self.partials.add(slots, times, diffs, self.table.capacity)
+        self.partials.add(slots, times, diffs, self.table.capacity, owners)
 
     def _make_room(self, groups: int) -> None:
         slots = self.table.capacity
@@ -82,41 +112,75 @@ class OrderedRows:
             sized.grow(slots)
         self._root.grow(groups)
 
-    def extremes(
-        self,
-        order: Ints,
-        slots: Ints,
-        times: Words,
-        groups: int,
-        faults: Callable[[Ints, Words, Words], None],
-    ) -> Iterator[NDArray[np.int32] | None]:
-        """Apply the round's updates; the last value is (len(order), 4), rows first and last before and after.
+    def open(self, steps: Steps, groups: int) -> Iterator[None]:
+        """Begin to apply the round's updates, step by step. groups: slots of the groups' table."""
+        self._make_room(groups)
+        self._order, self._starts = steps.split(self.partials)
+        self._steps = steps
+        self._state[:] = 0
+        numbers = steps.numbers.take(self.partials.owners[: len(self.partials)]).view(np.uint64)
+        yield from self._sweep(self._order, numbers)
 
-        order: over (slots, times), the groups and times that changed, ascending in time, each pair once.
-        groups: slots of the groups' table. faults: is told (rows, times, words (m, 4)) of counts gone wrong.
+    def extremes(self, end: int, tell: Tell) -> Iterator[Edges | None]:
+        """Apply the steps up to `end`; the last value is (steps, 4), rows first and last before and after.
+
         Values before the last are None: the end of a piece of work.
         """
-        self._make_room(groups)
-        out = np.empty((len(order), 4), np.int32)
-        mine = self.partials.order()
-        for _ in self._sweep(mine):
-            yield None
-        state = np.zeros(kernels.STATE_SIZE, np.int64)
-        fault_rows, fault_times, fault_words = _fault_arrays()
-        t = self.table
+        steps, state, t = self._steps, self._state, self.table
+        assert steps is not None
+        out = np.empty((end - int(state[kernels.STEP]), 4), np.int32)
         while True:
             done = kernels.extremes(
-                order, slots, times, mine, self.partials.slots, self.partials.times, self.partials.words,
-                BUDGET_NODES, t.lanes, t.text_lo, t.text_hi, t.text, t.kinds, self._flips,
-                self._counts.a, self._links.a, self._weights.a, self._root.a,
-                out, fault_rows, fault_times, fault_words, state,
+                steps.groups, self._starts, self._order, end,
+                self.partials.slots, self.partials.times, self.partials.words, BUDGET_NODES,
+                t.lanes, t.text_lo, t.text_hi, t.text, t.kinds, self._flips,
+                self._counts.a, self._links.a, self._weights.a, self._root.a, out, *self._faults, state,
             )  # fmt: skip
-            self._tell(state, fault_rows, fault_times, fault_words, faults)
+            self._tell(state, *self._faults, tell)
             if done:
                 break
             yield None
-        self.visited += int(state[kernels.VISITED])
         yield out
+
+    def sequences(
+        self,
+        end: int,
+        most: int,
+        cap: int,
+        elements: Edges,
+        spans: NDArray[np.int64],
+        changed: Bools,
+        tell: Tell,
+    ) -> int | None:
+        """Apply steps up to `end` until a piece of work is done; arguments are the kernel's.
+
+        Returns the elements that the next step needs if there is no room for them, None otherwise.
+        """
+        steps, state, t = self._steps, self._state, self.table
+        assert steps is not None
+        done = kernels.sequences(
+            steps.groups, self._starts, self._order, end,
+            self.partials.slots, self.partials.times, self.partials.words, BUDGET_NODES, cap, most,
+            t.lanes, t.text_lo, t.text_hi, t.text, t.kinds, self._flips,
+            self._counts.a, self._links.a, self._weights.a, self._root.a,
+            elements, spans, changed, *self._faults, state,
+        )  # fmt: skip
+        self._tell(state, *self._faults, tell)
+        return int(state[kernels.NEEDED]) if done == 2 else None
+
+    @property
+    def step(self) -> int:
+        """The next step to apply."""
+        return int(self._state[kernels.STEP])
+
+    @property
+    def elements_used(self) -> int:
+        """How many `sequences` has written."""
+        return int(self._state[kernels.USED])
+
+    def forget_elements(self) -> None:
+        """What `sequences` has written is used up: write from the begin again."""
+        self._state[kernels.USED] = 0
 
     def windows(
         self,
@@ -124,7 +188,7 @@ class OrderedRows:
         limit: int | None,
         groups: int,
         block: int,
-        faults: Callable[[Ints, Words, Words], None],
+        faults: Tell,
     ) -> Iterator[tuple[Ints, Words, Ints]]:
         """Apply the round's updates; gives (rows, times, diffs) of how [offset, offset + limit) changes.
 
@@ -133,10 +197,10 @@ class OrderedRows:
         self._make_room(groups)
         self._touched.grow(self.table.capacity)
         order = self.partials.order()
-        for _ in self._sweep(order):
+        for _ in self._sweep(order, self.partials.times):
             yield NOTHING, NO_TIMES, NOTHING
         state = np.zeros(kernels.STATE_SIZE, np.int64)
-        fault_rows, fault_times, fault_words = _fault_arrays()
+        fault_rows, fault_times, fault_words = fault_arrays()
         rows, times, diffs = np.empty(block, np.int64), np.empty(block, np.uint64), np.empty(block, np.int64)
         # Copies beyond the end of the window are never seen, so they need not be counted.
         limit = UNLIMITED if limit is None else min(limit, UNLIMITED)
@@ -158,11 +222,11 @@ class OrderedRows:
                 break
         self.visited += int(state[kernels.VISITED])
 
-    def _sweep(self, order: Ints) -> Iterator[None]:
-        """Sort pieces of a long `order`, in place, by time and then by group and row.
+    def _sweep(self, order: Ints, codes: Words) -> Iterator[None]:
+        """Sort pieces of a long `order`, in place, by the partials' codes and then by group and row.
 
         A tree is then walked from one end to the other instead of at random, which its caches thank with a
-        multiple of the speed; what comes out is the same.
+        multiple of the speed; what comes out is the same, if the codes ascend already.
         """
         if len(order) < _SWEPT_FROM:
             return
@@ -178,11 +242,14 @@ class OrderedRows:
                 table.text_hi.take(slots, axis=0),
                 table.text,
             )
-            piece[:] = piece.take(image.sort_order(self.partials.times.take(piece)))
+            piece[:] = piece.take(image.sort_order(codes.take(piece)))
             yield
 
     def retire(self, holders: NDArray[np.int32]) -> None:
         """End of the round: keep `holders` (by group) right and free the rows whose count is zero."""
+        self.visited += int(self._state[kernels.VISITED])
+        self._state[:] = 0
+        self._steps, self._order, self._starts = None, NOTHING, NOTHING
         self._make_room(0)
         changed = self.partials.slots[: len(self.partials)]
         table_kernels.count_holders(changed, self._counts.a, self.table.lanes, self._counted.a, holders)
@@ -197,12 +264,13 @@ class OrderedRows:
         rows: Ints,
         times: Words,
         words: Words,
-        faults: Callable[[Ints, Words, Words], None],
+        faults: Tell,
     ) -> None:
         count = int(state[kernels.FAULTS])
         if count:
             faults(rows[:count], times[:count], words[:count])
 
 
-def _fault_arrays() -> tuple[Ints, Words, Words]:
+def fault_arrays() -> tuple[Ints, Words, Words]:
+    """Room for rows, times and words of a piece's faults."""
     return np.empty(_FAULTS, np.int64), np.empty(_FAULTS, np.uint64), np.empty((_FAULTS, 4), np.uint64)

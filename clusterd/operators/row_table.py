@@ -15,6 +15,7 @@ twice.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from clusterd.operators.kernels import table as kernels
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowImage, RowSpec, decode
 
-__all__ = ["Partials", "RowTable", "sorted_by_time"]
+__all__ = ["Partials", "RowTable", "Steps", "sorted_by_time"]
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -147,6 +148,24 @@ class RowTable:
         lo, hi = self.text_lo.take(slots, axis=0), self.text_hi.take(slots, axis=0)
         return decode(RowImage(self.spec, lanes, lo, hi, self.text))
 
+    def column(self, slots: Ints, position: int) -> Column:
+        """One column of the rows of `slots`."""
+        spec, first, slot = self._parts[position]
+        lanes = np.ascontiguousarray(self.lanes[slots, first : first + len(spec.kinds)])
+        texts = slice(slot, slot + len(spec.text_columns))
+        lo, hi = self.text_lo[slots, texts], self.text_hi[slots, texts]
+        return decode(RowImage(spec, lanes, lo, hi, self.text))[0]
+
+    @cached_property
+    def _parts(self) -> list[tuple[RowSpec, int, int]]:
+        """Of each column, the spec of it alone, its first lane and its text slot."""
+        parts, lane, slot = [], int(self.grouped), 0
+        for type_ in self.spec.types:
+            spec = RowSpec((type_,))
+            parts.append((spec, lane, slot))
+            lane, slot = lane + len(spec.kinds), slot + len(spec.text_columns)
+        return parts
+
     def groups(self, slots: Ints) -> Ints:
         """(n,) the group of each slot."""
         assert self.grouped
@@ -176,6 +195,7 @@ class Partials:
         self._slots = Growable(np.int64)
         self._times = Growable(np.uint64)
         self._words = Growable(np.uint64, self._words.a.shape[1:])
+        self._owners = Growable(np.int64)
         self._entries = Growable(np.uint64)
         self._entries.grow(2 * _START_SLOTS)
 
@@ -186,6 +206,11 @@ class Partials:
     @property
     def times(self) -> Words:
         return self._times.a
+
+    @property
+    def owners(self) -> Ints:
+        """By partial, the one of its group at its time, if `add` was told."""
+        return self._owners.a
 
     @property
     def words(self) -> Words:
@@ -202,12 +227,15 @@ class Partials:
     @property
     def nbytes(self) -> int:
         sized: tuple[Growable[Any], ...] = (
-            self._first, self._last, self._slots, self._times, self._words, self._entries,
+            self._first, self._last, self._slots, self._times, self._words, self._owners, self._entries,
         )  # fmt: skip
         return sum(a.nbytes for a in sized)
 
-    def add(self, slots: Ints, times: Words, diffs: Ints, capacity: int) -> Ints:
-        """(n,) the partial of each (slot, time), its count raised by the diff. capacity: of the table."""
+    def add(self, slots: Ints, times: Words, diffs: Ints, capacity: int, owners: Ints | None = None) -> Ints:
+        """(n,) the partial of each (slot, time), its count raised by the diff. capacity: of the table.
+
+        owners: (n,) of each, the partial of its group.
+        """
         self._first.grow(capacity)
         self._last.grow(capacity)
         n = len(slots)
@@ -219,13 +247,17 @@ class Partials:
                 self.slots, self.times, self.words, self._entries.a, self._meta, out,
             )  # fmt: skip
             if done == n:
-                return out
+                break
             count = len(self)
             if count == len(self._slots):
                 for sized in (self._slots, self._times, self._words):
                     sized.grow(count + 1)
             else:
                 self._entries = _regrown(self._entries)
+        if owners is not None:
+            self._owners.grow(len(self._slots))
+            self._owners.a[out] = owners
+        return out
 
     def order(self) -> Ints:
         """The partials, ascending in time."""
@@ -249,3 +281,31 @@ class Partials:
         count = len(self)
         for start in range(0, count, rows):
             yield start, min(start + rows, count)
+
+
+class Steps:
+    """What a round changes: steps (group, time), ascending in time; `groups` (n,) slots, `times` (n,).
+
+    order: (n,) the partial that each step is. Taken of the partials of the groups, when the round has all.
+    """
+
+    def __init__(self, partials: Partials) -> None:
+        self.order = partials.order()
+        self.groups = partials.slots.take(self.order)
+        self.times = partials.times.take(self.order)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @cached_property
+    def numbers(self) -> Ints:
+        """(n,) the step that each partial is."""
+        numbers = np.empty(len(self.order), np.int64)
+        numbers[self.order] = np.arange(len(self.order))
+        return numbers
+
+    def split(self, partials: Partials) -> tuple[Ints, Ints]:
+        """The partials of rows by step: (rows (m,), starts (n + 1,)); those of step k begin at starts[k]."""
+        rows, starts = np.empty(len(partials), np.int64), np.zeros(len(self) + 1, np.int64)
+        kernels.split_by_step(partials.owners, self.numbers, len(partials), rows, starts)
+        return rows, starts

@@ -12,7 +12,6 @@ Does not: order its output, or evaluate a limit; the caller gives numbers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,25 +27,16 @@ from clusterd.dataflow.operator import (
 )
 from clusterd.operators.faults import Faults
 from clusterd.operators.growable import Growable
-from clusterd.operators.ordered import MOST_COPIES, MOST_OFFSET, OrderedRows
+from clusterd.operators.ordered import MOST_COPIES, MOST_OFFSET, OrderColumn, OrderedRows, lane_flips
 from clusterd.operators.row_table import Partials, RowTable
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowSpec, encode
 from shm_arrangements.updates import Updates
 
-__all__ = ["OrderColumn", "TopKOperator"]
+__all__ = ["TopKOperator"]
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
-
-
-@dataclass(frozen=True, slots=True)
-class OrderColumn:
-    """One column of the order; NULLs go last unless `nulls_first`, whichever way the values go."""
-
-    column: int
-    descending: bool = False
-    nulls_first: bool = False
 
 
 class TopKOperator:
@@ -74,13 +64,7 @@ class TopKOperator:
                 ordered.setdefault(item.column, item)
         rest = [k for k in range(len(columns)) if k not in ordered and k not in self._group]
         self._row = (*ordered, *rest)
-        flips: list[int] = []
-        for k in self._row:
-            item = ordered.get(k, OrderColumn(k))
-            spec = RowSpec.of((columns[k],))
-            if columns[k].nullable:
-                flips.append(int(item.nulls_first))
-            flips += [int(item.descending)] * (len(spec.kinds) - int(columns[k].nullable))
+        flips = lane_flips([(columns[k], ordered.get(k, OrderColumn(k))) for k in self._row])
         self._group_spec = RowSpec.of([columns[k] for k in self._group])
         self._row_spec = RowSpec.of([columns[k] for k in self._row])
         self._limit, self._offset = limit, min(offset, MOST_OFFSET)

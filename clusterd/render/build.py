@@ -9,7 +9,7 @@ Does not: validate, plan, run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypedDict
 
 import numpy as np
@@ -19,6 +19,7 @@ from clusterd.dataflow.exchange import ExchangeFactory, identity_exchange
 from clusterd.dataflow.graph import Clock, Graph
 from clusterd.dataflow.operator import ArrangedInput, Columns, Delta, Operator, Source
 from clusterd.dataflow.scope import Scope, ScopeOutput
+from clusterd.operators.aggregates import AggregateCall
 from clusterd.operators.constant import ConstantSource
 from clusterd.operators.distinct import DistinctOperator
 from clusterd.operators.export_index import ExportIndex
@@ -30,10 +31,10 @@ from clusterd.operators.join_delta import DeltaInput as DeltaArrangements
 from clusterd.operators.join_delta import DeltaJoinOperator, Lookup
 from clusterd.operators.mfp import MfpOperator, Stage, StageSpec, apply_stages, compile_stages
 from clusterd.operators.negate import NegateOperator
+from clusterd.operators.ordered import OrderColumn
 from clusterd.operators.reduce import ReduceOperator
-from clusterd.operators.reduce_tactic import AggregateCall
 from clusterd.operators.threshold import ThresholdOperator
-from clusterd.operators.top_k import OrderColumn, TopKOperator
+from clusterd.operators.top_k import TopKOperator
 from clusterd.operators.union import UnionOperator
 from clusterd.render.physical import (
     ArrangeNode,
@@ -63,6 +64,7 @@ from clusterd.render.physical import (
 from clusterd.render.recursion import build_scope
 from controller_proto.dataflow import Export, IndexImport, SourceImport
 from controller_proto.ids import GlobalId
+from controller_proto.plan import OrderBy
 from shm_arrangements.columns import Column
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.index_writer import IndexWriter
@@ -166,12 +168,13 @@ class _Building:
                 key = tuple(range(keys))
                 names = [column.name for column in node.columns[keys:]]
                 calls = [
-                    AggregateCall(aggregate.function, aggregate.column, name)
-                    for aggregate, name in zip(aggregates, names, strict=True)
+                    AggregateCall(a.function, a.column, name, a.distinct, a.args, _order(a.order))
+                    for a, name in zip(aggregates, names, strict=True)
                 ]
-                return ReduceOperator(self._columns(input), key, calls), "reduce", {0: key}
+                reduce = ReduceOperator(self._columns(input), key, calls, monotonic=node.monotonic)
+                return reduce, "reduce", {0: key}
             case TopKNode(input):
-                order = [OrderColumn(by.column, by.descending, by.nulls_first) for by in node.order]
+                order = _order(node.order)
                 operator = TopKOperator(self._columns(input), node.group_key, order, node.limit, node.offset)
                 return operator, "top-k", {0: node.group_key}
             case JoinNode(left, right):
@@ -252,3 +255,7 @@ def _keeping(test: StageSpec, columns: Columns) -> Callable[[Sequence[Column], i
         return np.ascontiguousarray(kept.columns[0].values)
 
     return keep
+
+
+def _order(items: Iterable[OrderBy]) -> tuple[OrderColumn, ...]:
+    return tuple(OrderColumn(by.column, by.descending, by.nulls_first) for by in items)

@@ -167,7 +167,8 @@ def _line(node: Node) -> str:
             return "Threshold"
         case ReduceNode():
             calls = ", ".join(map(_aggregate, node.aggregates))
-            return f"Reduce group_by={_columns(range(node.keys))} aggregates=[{calls}]"
+            text = f"Reduce group_by={_columns(range(node.keys))} aggregates=[{calls}]"
+            return text + " monotonic" * node.monotonic
         case DistinctNode():
             return "Distinct"
         case TopKNode():
@@ -228,8 +229,11 @@ def _columns(columns: Iterable[int]) -> str:
 
 
 def _aggregate(aggregate: AggregateSpec) -> str:
-    of = "*" if aggregate.column is None else f"#{aggregate.column}"
-    return f"{aggregate.function}({'distinct ' if aggregate.distinct else ''}{of})"
+    if aggregate.column is None:
+        return f"{aggregate.function}(*)"
+    args = ", ".join(f"#{column}" for column in (aggregate.column, *aggregate.args))
+    order = f" order by {format_order(aggregate.order)}" if aggregate.order else ""
+    return f"{aggregate.function}({'distinct ' * aggregate.distinct}{args}{order})"
 
 
 def _stage(stage: StageSpec) -> str:

@@ -15,7 +15,7 @@ Does not: build operators (build.py), type the plan (typing_rules.py has).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -57,9 +57,10 @@ from clusterd.render.sharing import Bindings, count_uses
 from clusterd.render.stages import infallible, merged, narrowed, placed, references, renumbered
 from controller_proto.dataflow import DataflowBody, DataflowHeader, Export
 from controller_proto.errors import Refusal
-from controller_proto.expr import Literal
+from controller_proto.expr import ColumnRef, Expr, Literal
 from controller_proto.ids import GlobalId
 from controller_proto.plan import (
+    Aggregate,
     ArrangeBy,
     Constant,
     FlatMap,
@@ -308,22 +309,23 @@ class _Lowering:
         source = self._plan(plan.input)
         alone = msgspec.structs.replace(plan, input=Get("input"))
         schema = plan_schema(alone, {"input": wire_schema(source.columns)}, self._where)
-        exprs = (*plan.group_key, *(a.expr for a in plan.aggregates if a.expr is not None))
+        exprs = list(plan.group_key)
+        places: dict[Expr, int] = {}
+
+        def place(expr: Expr) -> int:
+            if expr not in places:
+                places[expr] = len(exprs)
+                exprs.append(expr)
+            return places[expr]
+
+        aggregates = tuple(_aggregate(aggregate, place) for aggregate in plan.aggregates)
         kept, maps = placed(exprs, len(source.columns))
         ready = source.then(StageSpec(maps, (), kept))
         columns = column_specs(schema)
-        if not plan.aggregates:
+        if not aggregates:
             return self._made(DistinctNode(self.stream(ready), columns))
-        aggregates, at = [], len(plan.group_key)
-        for aggregate in plan.aggregates:
-            if aggregate.distinct:
-                raise self._refuse(
-                    plan, f" with {aggregate.function}(distinct) is not rendered by this version"
-                )
-            column = None if aggregate.expr is None else at
-            at += column is not None
-            aggregates.append(AggregateSpec(aggregate.function, column, aggregate.distinct))
-        return self._made(ReduceNode(self.stream(ready), len(plan.group_key), tuple(aggregates), columns))
+        keys = len(plan.group_key)
+        return self._made(ReduceNode(self.stream(ready), keys, aggregates, plan.monotonic, columns))
 
     def _top_k(self, plan: TopK) -> Relation:
         source = self._plan(plan.input)
@@ -386,3 +388,14 @@ class _ScopeLowering(_Lowering):
             self._entered[number] = self._add(EnterNode(len(self.inputs), relation.columns))
             self.inputs.append(number)
         return Relation(relation.columns, self._entered[number], columns=relation.columns)
+
+
+def _aggregate(aggregate: Aggregate, place: Callable[[Expr], int]) -> AggregateSpec:
+    """place: the column that an expression becomes."""
+    return AggregateSpec(
+        aggregate.function,
+        None if aggregate.expr is None else place(aggregate.expr),
+        aggregate.distinct,
+        tuple(map(place, aggregate.args)),
+        tuple(msgspec.structs.replace(by, column=place(ColumnRef(by.column))) for by in aggregate.order_by),
+    )

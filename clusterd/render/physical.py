@@ -158,20 +158,23 @@ class DeltaJoinNode:
 
 @dataclass(frozen=True, slots=True)
 class AggregateSpec:
-    """`column` None is count(*)."""
+    """`column` None is count(*). Columns are the input's, those of `order` too."""
 
     function: str
     column: int | None
     distinct: bool = False
+    args: tuple[int, ...] = ()
+    order: tuple[OrderBy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceNode:
-    """The first `keys` columns of the input are the group's key."""
+    """The first `keys` columns of the input are the group's key. monotonic: the input only grows."""
 
     input: int
     keys: int
     aggregates: tuple[AggregateSpec, ...]
+    monotonic: bool
     columns: Columns
 
 

@@ -179,9 +179,30 @@ def test_a_plan_has_its_schema(plan: Plan, types: list[str]) -> None:
         (Reduce(Get("u2"), (), (Aggregate("sum", _c(1)),)), "b: Reduce, aggregate 0: sum of text"),
         (Reduce(Get("u2"), (), (Aggregate("sum"),)), "b: Reduce, aggregate 0: sum needs an argument"),
         (
-            Reduce(Get("u2"), (), (Aggregate("array_agg", _c(0)),)),
-            "aggregate 0: array_agg is not known; there are count, sum, min, max",
+            Reduce(Get("u2"), (), (Aggregate("median", _c(0)),)),
+            "aggregate 0: median is not known; there are count, sum, avg, var_samp",
         ),
+        (
+            Reduce(Get("u2"), (), (Aggregate("string_agg", _c(1)),)),
+            "aggregate 0: string_agg takes 2 arguments, not 1",
+        ),
+        (
+            Reduce(Get("u2"), (), (Aggregate("string_agg", _c(1), args=(_c(0),)),)),
+            "aggregate 0: string_agg of text and bigint",
+        ),
+        (
+            Reduce(Get("u2"), (), (Aggregate("max", _c(0), order_by=(OrderBy(0),)),)),
+            "aggregate 0: max takes no order",
+        ),
+        (
+            Reduce(Get("u2"), (), (Aggregate("array_agg", _c(0), order_by=(OrderBy(7),)),)),
+            "aggregate 0, order: column #7 of 2 columns",
+        ),
+        (
+            Reduce(Get("u2"), (), (Aggregate("array_agg", _c(0), True, order_by=(OrderBy(1),)),)),
+            "aggregate 0: array_agg(distinct) can be ordered by its arguments alone",
+        ),
+        (Reduce(Get("u2"), (), (Aggregate("count", None, True),)), "count(distinct) needs an argument"),
         (TopK(Get("u2"), (2,), ()), "b: TopK, group key: column #2 of 2 columns"),
         (TopK(Get("u2"), (), (OrderBy(-1),)), "b: TopK, order: column #-1 of 2 columns"),
         (TopK(Get("u2"), (), (), Literal(T.TEXT, "3")), "b: TopK, limit: it is text, not bigint"),

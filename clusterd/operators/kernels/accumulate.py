@@ -1,17 +1,17 @@
 """Sums that are exact under retraction: wide two's complement integers, and doubles as fixed-point numbers.
 
-A sum of bigints is 3 words (192 bits), of numerics 4, so that no run of products value x diff leaves it;
-since arithmetic modulo 2^k is exact, any order of adding gives the same words, and a sum whose contents are
-gone is zero.
+A sum of bigints is 3 words (192 bits), of numerics 4, of squares of either 6, so that no run of products
+value x diff leaves it; since arithmetic modulo 2^k is exact, any order of adding gives the same words, and a
+sum whose contents are gone is zero.
 
 A sum of doubles is a fixed-point number of 64-bit limbs whose least unit is 2^-1074 * 2^(64 * first),
-beside three counts: of +inf, -inf and NaN. The caller keeps a window of limbs [first, first + n) wide
-enough for all values seen (`limb_range`). `round_limbs` gives the double nearest to the exact sum, ties to
-even.
+beside three counts: of +inf, -inf and NaN. A sum of their squares is one too, of unit 2^-2148 * 2^(64 *
+first) and without counts. The caller keeps windows of limbs [first, first + n) wide enough for all values
+seen (`place_range`).
 
 NULLs hold zero, so they add nothing and need no test; only `add_valid` looks at validity.
 
-Does not: allocate, judge ranges (`narrow_words` and `round_limbs` report them), or know what a group is.
+Does not: allocate, give results (finals.py does), or know what a group is.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ import numpy as np
 from shm_arrangements.kernels.jit import (
     BOOL,
     I64,
-    OUT_BOOL,
     OUT_I64,
-    OUT_U64,
     OUT_U64_2D,
     U64,
     U64_2D,
@@ -35,23 +33,17 @@ from shm_arrangements.kernels.jit import (
 )
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
-_S32, _S63, _S52 = np.uint64(32), np.uint64(63), np.uint64(52)
+_S32, _S52 = np.uint64(32), np.uint64(52)
 _LOW = np.uint64(0xFFFFFFFF)
-_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _EXPONENT = np.uint64(0x7FF)
 _FRACTION = np.uint64((1 << 52) - 1)
 _HIDDEN = np.uint64(1 << 52)
 _SIGN = np.uint64(1 << 63)
-_INFINITE = np.uint64(0x7FF << 52)
-# 10^38, the first integer that a numeric cannot hold
-_LIMIT_LOW = np.uint64(10**38 & ((1 << 64) - 1))
-_LIMIT_HIGH = np.uint64(10**38 >> 64)
-
 PLUS_INF, MINUS_INF, NAN, LIMBS = 0, 1, 2, 3  # places in a sum of doubles
 
 
 @inner
-def _multiply(a: Any, b: Any) -> Any:
+def multiply(a: Any, b: Any) -> Any:
     """(low, high) of the 128-bit product of two unsigned words."""
     a0, a1, b0, b1 = a & _LOW, a >> _S32, b & _LOW, b >> _S32
     p00, p01, p10, p11 = a0 * b0, a0 * b1, a1 * b0, a1 * b1
@@ -69,6 +61,30 @@ def _add_at(words: Any, p: Any, w: Any, y: Any, carry: Any) -> Any:
     total = total + carry
     words[p, w] = total
     return _ONE if over or total < carry else _ZERO
+
+
+@inner
+def _subtract_at(words: Any, p: Any, w: Any, y: Any, borrow: Any) -> Any:
+    """words[p, w] -= y + borrow; the borrow out."""
+    x = words[p, w]
+    words[p, w] = x - y - borrow
+    return _ONE if x < y or (x == y and borrow != _ZERO) else _ZERO
+
+
+@inner
+def _carry_on(words: Any, p: Any, w: Any, end: Any, carry: Any) -> None:
+    while carry != _ZERO and w < end:
+        words[p, w] = words[p, w] + _ONE
+        carry = _ONE if words[p, w] == _ZERO else _ZERO
+        w += 1
+
+
+@inner
+def _borrow_on(words: Any, p: Any, w: Any, end: Any, borrow: Any) -> None:
+    while borrow != _ZERO and w < end:
+        borrow = _ONE if words[p, w] == _ZERO else _ZERO
+        words[p, w] = words[p, w] - _ONE
+        w += 1
 
 
 @kernel(I64, BOOL, I64, OUT_U64_2D, i64)
@@ -109,7 +125,7 @@ def add_integers(partials: Any, values: Any, diffs: Any, words: Any, at: int) ->
             continue
         a = np.uint64(-value if value < 0 else value)
         b = np.uint64(-diff if diff < 0 else diff)
-        w0, w1 = _multiply(a, b)
+        w0, w1 = multiply(a, b)
         w2 = _ZERO
         if (value < 0) != (diff < 0):
             w0 = ~w0 + _ONE
@@ -133,8 +149,8 @@ def add_numerics(partials: Any, values: Any, diffs: Any, words: Any, at: int) ->
             high = ~high + (_ONE if low == _ZERO else _ZERO)
         negative = negative != (diff < 0)
         b = np.uint64(-diff if diff < 0 else diff)
-        w0, carry = _multiply(low, b)
-        w1, w2 = _multiply(high, b)
+        w0, carry = multiply(low, b)
+        w1, w2 = multiply(high, b)
         w1 = w1 + carry
         if w1 < carry:
             w2 = w2 + _ONE
@@ -154,10 +170,10 @@ def add_numerics(partials: Any, values: Any, diffs: Any, words: Any, at: int) ->
 
 
 @kernel(U64, OUT_I64)
-def limb_range(bits: Any, out: Any) -> None:
-    """out[0:2] = least limb that sums of these doubles (as bits) need, and one past the greatest; 0, 0: none.
+def place_range(bits: Any, out: Any) -> None:
+    """out[0:2] = the least and the greatest place of these doubles, 0 and -1 if there is none.
 
-    A value takes 53 bits, a diff 63 more, and 2^14 such products 14 more, with a sign.
+    A value takes 53 bits; its place is the first of them, above 2^-1074.
     """
     least: Any = np.int64(2048)
     greatest: Any = np.int64(-1)
@@ -166,14 +182,11 @@ def limb_range(bits: Any, out: Any) -> None:
         exponent = np.int64((word >> _S52) & _EXPONENT)
         if exponent == 2047 or word << _ONE == _ZERO:
             continue
-        place = exponent - 1 if exponent > 0 else 0  # of the least bit, above 2^-1074
+        place = exponent - 1 if exponent > 0 else 0
         least = min(least, place)
         greatest = max(greatest, place)
-    if greatest < 0:
-        out[0], out[1] = 0, 0
-    else:
-        out[0] = least >> 6
-        out[1] = ((greatest + 53 + 63 + 14 + 1) >> 6) + 1
+    out[0] = least if greatest >= 0 else 0
+    out[1] = greatest
 
 
 @kernel(I64, U64, I64, OUT_U64_2D, i64, i64, i64)
@@ -201,7 +214,7 @@ def add_doubles(partials: Any, bits: Any, diffs: Any, words: Any, at: int, first
             negative = not negative
         low, high = fraction, _ZERO
         if diff != 1 and diff != -1:
-            low, high = _multiply(fraction, np.uint64(-diff if diff < 0 else diff))
+            low, high = multiply(fraction, np.uint64(-diff if diff < 0 else diff))
         shift = np.uint64(place & 63)
         w0, w1, w2 = low << shift, high << shift, _ZERO
         if shift != _ZERO:
@@ -213,119 +226,117 @@ def add_doubles(partials: Any, bits: Any, diffs: Any, words: Any, at: int, first
             carry = _add_at(words, p, w, w0, _ZERO)
             carry = _add_at(words, p, w + 1, w1, carry)
             carry = _add_at(words, p, w + 2, w2, carry)
-            w += 3
-            while carry != _ZERO and w < end:
-                words[p, w] = words[p, w] + _ONE
-                carry = _ONE if words[p, w] == _ZERO else _ZERO
-                w += 1
+            _carry_on(words, p, w + 3, end, carry)
         else:
-            borrow = _ZERO
-            for k in range(3):
-                y = w0 if k == 0 else (w1 if k == 1 else w2)
-                x = words[p, w]
-                words[p, w] = x - y - borrow
-                borrow = _ONE if x < y or (x == y and borrow != _ZERO) else _ZERO
-                w += 1
-            while borrow != _ZERO and w < end:
-                borrow = _ONE if words[p, w] == _ZERO else _ZERO
-                words[p, w] = words[p, w] - _ONE
-                w += 1
+            borrow = _subtract_at(words, p, w, w0, _ZERO)
+            borrow = _subtract_at(words, p, w + 1, w1, borrow)
+            borrow = _subtract_at(words, p, w + 2, w2, borrow)
+            _borrow_on(words, p, w + 3, end, borrow)
 
 
 @inner
-def _limb(words: Any, row: Any, at: Any, k: Any, carry: Any, negative: Any) -> Any:
-    """Limb k of the absolute value, and the carry into the next."""
-    x = words[row, at + k]
-    if not negative:
-        return x, carry
-    x = ~x + carry
-    return x, (_ONE if carry != _ZERO and x == _ZERO else _ZERO)
+def _multiply_wide(a0: Any, a1: Any, b0: Any, b1: Any) -> Any:
+    """The four words of the product of two unsigned 128-bit numbers."""
+    w0, w1 = multiply(a0, b0)
+    x0, x1 = multiply(a0, b1)
+    y0, y1 = multiply(a1, b0)
+    w2, w3 = multiply(a1, b1)
+    w1 = w1 + x0
+    carry = _ONE if w1 < x0 else _ZERO
+    w1 = w1 + y0
+    carry = carry + (_ONE if w1 < y0 else _ZERO)
+    w2 = w2 + carry
+    w3 = w3 + (_ONE if w2 < carry else _ZERO)
+    w2 = w2 + x1
+    w3 = w3 + (_ONE if w2 < x1 else _ZERO)
+    w2 = w2 + y1
+    w3 = w3 + (_ONE if w2 < y1 else _ZERO)
+    return w0, w1, w2, w3
 
 
-@kernel(U64_2D, i64, i64, i64, OUT_U64, OUT_BOOL)
-def round_limbs(words: Any, at: int, first: int, limbs: int, out: Any, fits: Any) -> None:
-    """out[i] = bits of the double nearest to the sum of row i; fits[i] is false if no double is near.
-
-    Infinities count with their sign, so minus one of +inf is -inf; both kinds together, or any NaN, make NaN.
-    """
-    base = at + LIMBS
-    for i in range(words.shape[0]):
-        fits[i] = True
-        plus, minus = np.int64(words[i, at + PLUS_INF]), np.int64(words[i, at + MINUS_INF])
-        up = plus > 0 or minus < 0
-        down = minus > 0 or plus < 0
-        if words[i, at + NAN] != _ZERO or (up and down):
-            out[i] = _INFINITE | (_ONE << np.uint64(51))
-            continue
-        if up or down:
-            out[i] = _INFINITE if up else _INFINITE | _SIGN
-            continue
-        out[i] = _ZERO
-        if limbs == 0:
-            continue
-        negative = words[i, base + limbs - 1] >= _SIGN
-        # The highest set bit of the absolute value.
-        carry = _ONE
-        top = -1
-        head = _ZERO
-        for k in range(limbs):
-            x, carry = _limb(words, i, base, k, carry, negative)
-            if x != _ZERO:
-                top = k
-                head = x
-        if top < 0:
-            continue
-        bit = 63
-        while head >> np.uint64(bit) == _ZERO:
-            bit -= 1
-        place = 64 * (first + top) + bit  # above 2^-1074
-        drop = max(place - 52, 0) - 64 * first  # bits of the window below the 53 kept
-        mantissa = _ZERO
-        half = False
-        sticky = False
-        carry = _ONE
-        for k in range(limbs):
-            x, carry = _limb(words, i, base, k, carry, negative)
-            low = drop - 64 * k  # bits of this limb below the mantissa
-            if low >= 64:
-                if low == 64:
-                    half = x >= _SIGN
-                    sticky = sticky or x << _ONE != _ZERO
-                else:
-                    sticky = sticky or x != _ZERO
-            elif low > 0:
-                mantissa = mantissa | (x >> np.uint64(low))
-                half = (x >> np.uint64(low - 1)) & _ONE != _ZERO
-                if low > 1:
-                    sticky = sticky or x << np.uint64(65 - low) != _ZERO
-            elif low > -64:
-                mantissa = mantissa | (x << np.uint64(-low))
-        if half and (sticky or mantissa & _ONE != _ZERO):
-            mantissa = mantissa + _ONE
-        # place 52 and below is subnormal or the first normal binade: bits and value agree without an
-        # exponent.
-        exponent = max(place - 52, 0)
-        bits = mantissa
-        if exponent > 0:
-            bits = mantissa + (np.uint64(exponent) << _S52)
-        if bits >= _INFINITE:
-            fits[i] = False
-            continue
-        out[i] = bits | _SIGN if negative else bits
-
-
-@kernel(U64_2D, i64, i64, OUT_U64_2D, OUT_BOOL)
-def narrow_words(words: Any, at: int, size: int, out: Any, fits: Any) -> None:
-    """out[i] (2 words) = the number in words[i, at:at+size]; fits[i] is whether it has at most 38 digits."""
-    for i in range(words.shape[0]):
-        low, high = words[i, at], words[i, at + 1]
-        sign = np.uint64(np.int64(high) >> 63)
-        fit = True
-        for w in range(at + 2, at + size):
-            fit = fit and words[i, w] == sign
-        out[i, 0] = low
-        out[i, 1] = high
-        if sign != _ZERO:
+@kernel(I64, U64_2D, I64, OUT_U64_2D, i64, i64)
+def add_squares(partials: Any, values: Any, diffs: Any, words: Any, at: int, size: int) -> None:
+    """Add value x value x diff to the `size` words at `at`; values (n, 2) low, high. size: at least 5."""
+    end = at + size
+    for i in range(partials.shape[0]):
+        p = partials[i]
+        diff = diffs[i]
+        low, high = values[i, 0], values[i, 1]
+        if np.int64(high) < 0:
             low = ~low + _ONE
             high = ~high + (_ONE if low == _ZERO else _ZERO)
-        fits[i] = fit and (high < _LIMIT_HIGH or (high == _LIMIT_HIGH and low < _LIMIT_LOW))
+        s0, s1, s2, s3 = _multiply_wide(low, high, low, high)
+        d = np.uint64(-diff if diff < 0 else diff)
+        w0, carry = multiply(s0, d)
+        w1, over = multiply(s1, d)
+        w1 = w1 + carry
+        carry = over + (_ONE if w1 < carry else _ZERO)
+        w2, over = multiply(s2, d)
+        w2 = w2 + carry
+        carry = over + (_ONE if w2 < carry else _ZERO)
+        w3, over = multiply(s3, d)
+        w3 = w3 + carry
+        w4 = over + (_ONE if w3 < carry else _ZERO)
+        if diff >= 0:
+            carry = _add_at(words, p, at, w0, _ZERO)
+            carry = _add_at(words, p, at + 1, w1, carry)
+            carry = _add_at(words, p, at + 2, w2, carry)
+            carry = _add_at(words, p, at + 3, w3, carry)
+            carry = _add_at(words, p, at + 4, w4, carry)
+            _carry_on(words, p, at + 5, end, carry)
+        else:
+            carry = _subtract_at(words, p, at, w0, _ZERO)
+            carry = _subtract_at(words, p, at + 1, w1, carry)
+            carry = _subtract_at(words, p, at + 2, w2, carry)
+            carry = _subtract_at(words, p, at + 3, w3, carry)
+            carry = _subtract_at(words, p, at + 4, w4, carry)
+            _borrow_on(words, p, at + 5, end, carry)
+
+
+@kernel(I64, U64, I64, OUT_U64_2D, i64, i64, i64)
+def add_double_squares(
+    partials: Any, bits: Any, diffs: Any, words: Any, at: int, first: int, limbs: int
+) -> None:
+    """Add value x value x diff to the sums at `at`, whose window is [first, first + limbs) above 2^-2148.
+
+    Infinities and NaN add nothing: the sum of the values themselves counts them.
+    """
+    end = at + limbs
+    for i in range(partials.shape[0]):
+        word = bits[i]
+        diff = diffs[i]
+        exponent = np.int64((word >> _S52) & _EXPONENT)
+        if word << _ONE == _ZERO or diff == 0 or exponent == 2047:
+            continue
+        p = partials[i]
+        fraction = word & _FRACTION
+        if exponent > 0:
+            fraction = fraction | _HIDDEN
+        place = 2 * (exponent - 1 if exponent > 0 else 0)
+        s0, s1 = multiply(fraction, fraction)
+        d = np.uint64(-diff if diff < 0 else diff)
+        w0, carry = multiply(s0, d)
+        w1, w2 = multiply(s1, d)
+        w1 = w1 + carry
+        w2 = w2 + (_ONE if w1 < carry else _ZERO)
+        w3 = _ZERO
+        shift = np.uint64(place & 63)
+        if shift != _ZERO:
+            back = np.uint64(64) - shift
+            w3 = w2 >> back
+            w2 = (w2 << shift) | (w1 >> back)
+            w1 = (w1 << shift) | (w0 >> back)
+            w0 = w0 << shift
+        w = at + (place >> 6) - first
+        if diff >= 0:
+            carry = _add_at(words, p, w, w0, _ZERO)
+            carry = _add_at(words, p, w + 1, w1, carry)
+            carry = _add_at(words, p, w + 2, w2, carry)
+            carry = _add_at(words, p, w + 3, w3, carry)
+            _carry_on(words, p, w + 4, end, carry)
+        else:
+            carry = _subtract_at(words, p, w, w0, _ZERO)
+            carry = _subtract_at(words, p, w + 1, w1, carry)
+            carry = _subtract_at(words, p, w + 2, w2, carry)
+            carry = _subtract_at(words, p, w + 3, w3, carry)
+            _borrow_on(words, p, w + 4, end, carry)

@@ -361,3 +361,65 @@ def count_holders(rows: Any, s_words: Any, s_lanes: Any, counted: Any, holders: 
             group = np.int64(s_lanes[row, 0])
             holders[group] += np.int32(1) if here else np.int32(-1)
             counted[row] = here
+
+
+@kernel(I64, I64, i64, OUT_I64, OUT_I64)
+def split_by_step(owners: Any, steps: Any, count: int, rows: Any, starts: Any) -> None:
+    """rows (count,) = the partials 0 .. count - 1 by the step of their owner, stable; starts: by step.
+
+    owners: (>= count,) of each partial, a partial of its group; steps: (n,) of each of those, 0 .. n - 1.
+    starts: (n + 1,) zeros; the partials of step k become rows[starts[k] : starts[k + 1]].
+    """
+    n = steps.shape[0]
+    for p in range(count):
+        starts[steps[owners[p]] + 1] += 1
+    for k in range(n):
+        starts[k + 1] += starts[k]
+    for p in range(count):
+        k = steps[owners[p]]
+        rows[starts[k]] = p
+        starts[k] += 1
+    for k in range(n, 0, -1):
+        starts[k] = starts[k - 1]
+    starts[0] = 0
+
+
+@kernel(I64, i64, i64, I64, U64, U64_2D, OUT_U64_2D, OUT_I64, OUT_I64, OUT_I64, OUT_U64, OUT_U64_2D, OUT_I64)
+def flips(
+    rows: Any, start: int, end: int, p_slot: Any, p_time: Any, p_words: Any, s_words: Any,
+    out: Any, signs: Any, fault_rows: Any, fault_times: Any, fault_words: Any, found: Any,
+) -> int:  # fmt: skip
+    """Add the partials rows[start:end] to the counts of their slots; out: those by which one comes or goes.
+
+    It is there while its count is positive. signs: 1 where it comes, -1 where it goes. found: how many
+    came or went, and how many counts were negative before or after (these are told as faults).
+    Returns how far it came: less than `end` if out or the faults are full.
+    """
+    found[0] = 0
+    found[1] = 0
+    for k in range(start, end):
+        if found[0] == out.shape[0] or found[1] == fault_rows.shape[0]:
+            return k
+        p = rows[k]
+        slot = p_slot[p]
+        low0, high0 = s_words[slot, 0], s_words[slot, 1]
+        low = low0 + p_words[p, 0]
+        high = high0 + p_words[p, 1] + (_ONE if low < low0 else _ZERO)
+        s_words[slot, 0] = low
+        s_words[slot, 1] = high
+        was = np.int64(high0) >= 0 and (high0 != _ZERO or low0 != _ZERO)
+        now = np.int64(high) >= 0 and (high != _ZERO or low != _ZERO)
+        if was != now:
+            out[found[0]] = p
+            signs[found[0]] = 1 if now else -1
+            found[0] += 1
+        if np.int64(high0) < 0 or np.int64(high) < 0:
+            at = found[1]
+            fault_rows[at] = slot
+            fault_times[at] = p_time[p]
+            fault_words[at, 0] = low0
+            fault_words[at, 1] = high0
+            fault_words[at, 2] = low
+            fault_words[at, 3] = high
+            found[1] += 1
+    return end

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, OperatorStatistics, Round
+from clusterd.operators.aggregates import AggregateCall
 from clusterd.operators.common import ImportedRound
 from clusterd.operators.join import Closure, JoinOperator
 from clusterd.operators.join_arrange import ArrangeOperator
 from clusterd.operators.join_tactic import JoinTactic, Pairs, Part
 from clusterd.operators.kernels.join import ANY
 from clusterd.operators.reduce import ReduceOperator
-from clusterd.operators.reduce_tactic import AggregateCall
 from shm_arrangements.builder import HeapAllocator, build_batch
 from shm_arrangements.columns import Column
 from shm_arrangements.description import Description

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, Round
-from clusterd.operators.top_k import OrderColumn, TopKOperator
+from clusterd.operators.ordered import OrderColumn
+from clusterd.operators.top_k import TopKOperator
 from shm_arrangements.columns import Column
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.rows import RowImage
