@@ -181,3 +181,84 @@ def test_codes_of_all_ones_are_codes_like_any_other() -> None:
         merged = run(Merger(parts, Frontier.at(since), HeapAllocator()), 2)
         merged.validate_state()
         assert len(merged) == rows
+
+
+class Slices(HeapAllocation):
+    """Reserved in slices; the second one is not to be had at first."""
+
+    slice_bytes = 64 << 10
+
+    def __init__(self, nbytes: int, owner: Sparing) -> None:
+        super().__init__(nbytes)
+        self.owner = owner
+        self._reserved = 0
+
+    @property
+    def reserved(self) -> int:
+        return self._reserved
+
+    def reserve(self, upto_bytes: int) -> None:
+        assert upto_bytes > self._reserved
+        if self._reserved and not self.owner.failed:
+            self.owner.failed = True
+            raise ShmExhausted("no room", asked_bytes=upto_bytes, free_bytes=0)
+        whole = -(-upto_bytes // self.slice_bytes) * self.slice_bytes
+        self._reserved = min(whole, len(self.buffer))
+
+
+class Sparing:
+    checksums = True
+
+    def __init__(self) -> None:
+        self.failed = False
+        self.given: list[Slices] = []
+
+    def allocate(self, nbytes: int, *, deferred: bool = False) -> Slices:
+        assert deferred, "a merge reserves nothing at once"
+        self.given.append(Slices(nbytes, self))
+        return self.given[-1]
+
+
+def test_memory_is_reserved_in_slices_that_are_paid_for_and_asked_for_again_where_there_was_none() -> None:
+    merger = Merger(large(), Frontier.at(0), allocator := Sparing())
+    calls, failures = 0, 0
+    while merger.result() is None:
+        before = sum(made.reserved for made in allocator.given)
+        try:
+            assert merger.work(1000) <= 1000
+        except ShmExhausted:
+            failures += 1
+        taken = sum(made.reserved for made in allocator.given) - before
+        assert taken <= Slices.slice_bytes, "no call takes two"
+        calls += 1
+    assert failures == 1
+    assert len(allocator.given) == 2
+    result = merger.result()
+    assert result is not None
+    result.validate_state()
+    assert len(result) == 40_000
+    assert calls >= result.nbytes // 16 // 1000, "what is reserved costs fuel"
+
+
+@pytest.mark.slow
+@given(strategies.histories(max_steps=4, max_updates=20), st.integers(0, 8), st.integers(1, 40))
+def test_up_to_four_batches_are_merged_as_if_by_one_fold(
+    history: strategies.History, since: int, fuel: int
+) -> None:
+    types = [c.type for c in history.schema.columns]
+    model, parts, at = Model(), [], Frontier.minimum()
+    for step in history.steps[:4]:
+        upper = Frontier.at(step.upper)
+        told = Description(at, upper, Frontier.minimum())
+        parts.append(
+            build_batch(Updates.from_rows(types, step.updates), history.schema, told, HeapAllocator())
+        )
+        model.insert([(row, max(time, since), diff) for row, time, diff in step.updates])
+        at = upper
+    if not parts:
+        return
+    merged = run(Merger(parts, Frontier.at(since), Scarce(0)), fuel)
+    merged.validate_state()
+    updates = Updates(merged.row_columns(), merged.times, merged.diffs)
+    got = {(normal_row(row), time): diff for row, time, diff in updates.to_rows()}
+    assert got == model.between(-1, 1 << 62)
