@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from shm_arrangements.columns import Bools, Column, Ints
+from shm_arrangements.conversion import column_of_values
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.rows import RowSpec, Words, encode
-from shm_arrangements.types import AnyType
+from shm_arrangements.types import AnyType, ColumnSpec, ColumnType
 
 
 class Updates:
@@ -44,15 +45,26 @@ class Updates:
 
     @classmethod
     def from_rows(
-        cls, types: Sequence[AnyType], rows: Sequence[tuple[Sequence[Any], int, int]]
+        cls, types: Sequence[AnyType | ColumnSpec], rows: Sequence[tuple[Sequence[Any], int, int]]
     ) -> Updates:
         """Of (row, time, diff) triples of Python values. For tests and small inputs.
 
-        Raises: ValueError as `Column.from_pylist`.
+        types: columns of a schema (`schema.columns`) take values as reads give them: dates, times, decimals.
+        Bare types take those of values.py: a date as days, a numeric as its digits without the point.
+        Raises: ValueError as `Column.from_pylist`, or naming what is no such triple.
         """
-        columns = tuple(Column.from_pylist(t, [row[i] for row, _, _ in rows]) for i, t in enumerate(types))
-        times = np.array([time for _, time, _ in rows], np.uint64)
-        return cls(columns, times, np.array([diff for _, _, diff in rows], np.int64))
+        for update in rows:
+            if len(update) != 3:
+                raise ValueError(f"not a (row, time, diff): {update!r}")
+            row = update[0]
+            if not isinstance(row, tuple | list) or len(row) != len(types):
+                raise ValueError(f"not a row of {len(types)} values: {row!r}")
+        columns = (_column(t, [row[i] for row, _, _ in rows]) for i, t in enumerate(types))
+        times = Column.from_pylist(ColumnType.UINT64, [time for _, time, _ in rows])
+        diffs = Column.from_pylist(ColumnType.INT64, [diff for _, _, diff in rows])
+        if times.has_validity or diffs.has_validity:
+            raise ValueError("neither a time nor a diff is None")
+        return cls(tuple(columns), times.values, diffs.values)
 
     @classmethod
     def concat(cls, parts: Sequence[Updates]) -> Updates:
@@ -107,3 +119,9 @@ class Updates:
 
     def __repr__(self) -> str:
         return f"Updates({', '.join(t.name for t in self.types)}, n={len(self)})"
+
+
+def _column(type_: AnyType | ColumnSpec, values: Sequence[Any]) -> Column:
+    if isinstance(type_, ColumnSpec):
+        return column_of_values(type_, values)
+    return Column.from_pylist(type_, values)

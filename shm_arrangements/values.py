@@ -35,6 +35,19 @@ _I128_RANGE: Final = (-(1 << 127), (1 << 127) - 1)
 _MASK64: Final = (1 << 64) - 1
 _NO_VALUES: Final = np.empty(0, np.uint8)
 _FLOATS: Final = (ColumnType.FLOAT64, ColumnType.FLOAT32)
+_MOMENT: Final = "int microseconds since 1970, or a datetime where the column is given"
+# Of types whose name does not say it: also what conversion.py turns into these, for it knows the column.
+_WANTED: Final[dict[AnyType, str]] = {
+    ColumnType.JSONB: "str, JSON text",
+    ColumnType.BYTEA: "bytes",
+    ColumnType.TIMESTAMP: _MOMENT,
+    ColumnType.TIMESTAMPTZ: _MOMENT,
+    ColumnType.DATE: "int days since 1970, or a date where the column is given",
+    ColumnType.TIME: "int microseconds, or a time where the column is given",
+    ColumnType.NUMERIC: "int, the value times 10 ** scale, or a Decimal where the column is given",
+    ColumnType.INTERVAL: "(months, days, nanoseconds)",
+    ColumnType.UUID: "uuid.UUID",
+}
 
 
 def column_of(type_: AnyType, values: Sequence[object]) -> Column:
@@ -158,7 +171,9 @@ def _spans(offsets: Ints | None) -> tuple[int, int, list[int]]:
 
 
 def _misfit(type_: AnyType, value: object) -> ValueError:
-    return ValueError(f"not a {type_.name.lower()}: {value!r}")
+    wanted = _WANTED.get(type_)
+    told = f" (wanted: {wanted})" if wanted else ""
+    return ValueError(f"not a {type_.name.lower()}: {value!r}{told}")
 
 
 def _bytes(type_: ColumnType, value: object) -> bytes:
