@@ -54,6 +54,9 @@ def _constant(array: NDArray[np.int64]) -> NDArray[np.int64]:
 class ArrangementSchema:
     """`columns` in row order; `key` distinct positions in it, in key order; `()` is one group of all rows.
 
+    >>> ArrangementSchema((ColumnSpec("dest", ColumnType.TEXT, False),), key=(0,)).key_specs[0].name
+    'dest'
+
     ordered: keys that are near in order are near in the arrangement, so that a range of them can be read.
     """
 
@@ -62,6 +65,10 @@ class ArrangementSchema:
     ordered: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.columns, tuple) or not isinstance(self.key, tuple):
+            raise TypeError(f"columns and key are tuples, not {self.columns!r} and {self.key!r}")
+        if not all(isinstance(position, int) for position in self.key):
+            raise TypeError(f"a key is positions of columns, as (0,), not {self.key!r}")
         if len(set(self.key)) != len(self.key):
             raise ValueError(f"a key names each column once: {self.key}")
         for position in self.key:

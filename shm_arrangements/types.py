@@ -55,12 +55,23 @@ class ColumnSpec:
     nullable: bool
     scale: int = 0
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.type, ColumnType | ListType | RecordType):
+            raise TypeError(
+                f"column {self.name!r}: a ColumnType, ListType or RecordType is wanted, not {self.type!r}"
+            )
+        if self.scale < 0:
+            raise ValueError(f"column {self.name!r}: scale {self.scale} is below 0")
+
 
 @dataclass(frozen=True, slots=True)
 class ListType:
     """Lists of any length of one kind of element; ordered element by element, the shorter first."""
 
     element: ColumnSpec
+
+    def __post_init__(self) -> None:
+        _require_specs((self.element,))
 
     @property
     def name(self) -> str:
@@ -73,12 +84,21 @@ class RecordType:
 
     fields: tuple[ColumnSpec, ...]
 
+    def __post_init__(self) -> None:
+        _require_specs(self.fields)
+
     @property
     def name(self) -> str:
         return f"RECORD({', '.join(field.type.name for field in self.fields)})"
 
 
 AnyType = ColumnType | ListType | RecordType
+
+
+def _require_specs(specs: tuple[ColumnSpec, ...]) -> None:
+    if not isinstance(specs, tuple) or not all(isinstance(spec, ColumnSpec) for spec in specs):
+        raise TypeError(f"what is nested is a ColumnSpec, in a record a tuple of them, not {specs!r}")
+
 
 VARIABLE: Final = frozenset({ColumnType.TEXT, ColumnType.BYTEA, ColumnType.JSONB})
 WIDE: Final = frozenset({ColumnType.NUMERIC, ColumnType.INTERVAL, ColumnType.UUID})

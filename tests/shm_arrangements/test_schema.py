@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from shm_arrangements.columns import Column
 from shm_arrangements.rows import encode
 from shm_arrangements.schema import ArrangementSchema, CodeKind
 from shm_arrangements.testing.edges import EDGES, TYPES
-from shm_arrangements.types import AnyType, ColumnSpec, ColumnType
+from shm_arrangements.types import AnyType, ColumnSpec, ColumnType, ListType, RecordType
 
 
 def schema_of(*types: AnyType, ordered: bool = False, nullable: bool = True) -> ArrangementSchema:
@@ -37,6 +39,22 @@ def test_an_identity_is_no_copy_and_zero_for_null() -> None:
     assert np.shares_memory(codes, column.values)
     nulls = Column.from_pylist(ColumnType.FLOAT64, [None, 0.0, -0.0, 1.0])
     assert schema_of(ColumnType.FLOAT64).codes_of([nulls]).tolist() == [0, 0, 0, 0x3FF << 52]
+
+
+def test_what_is_no_schema_is_refused_where_it_is_made() -> None:
+    column = ColumnSpec("a", ColumnType.INT64, False)
+    wrong: Any = [
+        (lambda: ArrangementSchema([column], (0,)), "are tuples"),  # type: ignore[arg-type]
+        (lambda: ArrangementSchema((column,), ("a",)), "a key is positions"),  # type: ignore[arg-type]
+        (lambda: ColumnSpec("a", "bigint", False), "column 'a': a ColumnType"),  # type: ignore[arg-type]
+        (lambda: ListType(ColumnType.TEXT), "is a ColumnSpec"),  # type: ignore[arg-type]
+        (lambda: RecordType([column]), "a tuple of them"),  # type: ignore[arg-type]
+    ]
+    for make, told in wrong:
+        with pytest.raises(TypeError, match=told):
+            make()
+    with pytest.raises(ValueError, match="scale -1 is below 0"):
+        ColumnSpec("a", ColumnType.NUMERIC, False, -1)
 
 
 @pytest.mark.parametrize("ordered", [False, True])
