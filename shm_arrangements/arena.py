@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from shm_arrangements import failpoints, segment
 from shm_arrangements.errors import FormatMismatch, InvariantViolation
-from shm_arrangements.names import Locator, segment_name
+from shm_arrangements.names import Locator, is_token, segment_name
 
 ARENA_BYTES: Final = 1 << 20
 SMALL_BYTES: Final = 64 << 10  # what an arena leaves unused at its end is less than this
@@ -181,7 +181,12 @@ class SegmentAllocator:
     checksums: ClassVar[bool] = True
 
     def __init__(self, token: str, writer: int) -> None:
-        """`writer`: the number of this process within the instance, below 2**32."""
+        """`token`: of an instance that lives. `writer`: this process's number within it, below 2**32.
+
+        Raises: ValueError if `token` has not the form of one.
+        """
+        if not is_token(token):
+            raise ValueError(f"not a token: {token!r}; Instance.open() draws one")
         self.token = token
         self.writer = writer
         self._arenas: dict[int, Arena] = {}

@@ -35,14 +35,18 @@ from shm_arrangements.snapshot import PublishedTrace, Snapshot, require_readable
 from shm_arrangements.view import ReadView
 from shm_arrangements.wait import Waited, wait_sealed
 
-_NAME_IT = "name one: Client.connect(..., instance=TOKEN), attach(..., TOKEN); TOKEN is in the READY line"
+_NAME_IT = (
+    "name one: attach(..., TOKEN), Client.connect(..., instance=TOKEN); a daemon says it in its READY line, "
+    "`shm-arrangements ls` lists all"
+)
+_LIST_THEM = "`shm-arrangements ls` lists those there are"
 
 
 def attach(id: int | str, instance: str | None = None) -> Attached:
     """Attach to an index: the newest incarnation of `id` that is not closed.
 
     id: "u1001" (bare digits mean the same), or its u64; any other text is the name that its writer gave it.
-    instance: a token; None for the only one alive.
+    instance: a token, all 12 digits of it; None for the only one alive.
     Raises: NoSuchInstance; WriterGone; PublicationClosed if that is not published; AmbiguousName if several
     are by that name; FormatMismatch; ValueError if `id` is no u64.
     """
@@ -50,7 +54,7 @@ def attach(id: int | str, instance: str | None = None) -> Attached:
     try:
         probe = LivenessProbe(token)
     except FileNotFoundError as error:
-        raise NoSuchInstance("no such instance", instance=token) from error
+        raise NoSuchInstance("no such instance", instance=token, hint=_LIST_THEM) from error
     if not probe.is_alive():
         probe.close()
         raise WriterGone("the instance has ended", instance=token)
@@ -101,7 +105,7 @@ class Attached:
         return _upper(self._states())
 
     def snapshot(self, at: int | None = None) -> ReadView:
-        """A view of the index at time `at`; None is the newest that is sealed.
+        """A view of the index at time `at`; None is the newest that is sealed. Does not wait: `wait` does.
 
         Raises: NotReadable (`at` before since), NotSealed (at or beyond upper), PublicationClosed (dropped),
         WriterGone; RegistryFull if this process has no descriptor or mapping left; TypeError.
@@ -167,7 +171,9 @@ class Attached:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Attached({self.id}, incarnation={self.incarnation}, instance={self.instance})"
+        called = self._oks[0].page.header.name
+        named = f" {called!r}" if called else ""
+        return f"Attached({self.id}{named}, incarnation={self.incarnation}, instance={self.instance})"
 
     def _waited(self) -> Waited:
         return Waited(self.id, [trace.page for trace in (*self._oks, *self._errs)], self._probe)
@@ -242,7 +248,10 @@ def snapshot(indexes: Sequence[Attached], at: int | None = None) -> Snapshots:
 def wait_all(
     indexes: Sequence[Attached], time: SupportsIndex, timeout_s: float | None = None
 ) -> list[Frontier]:
-    """`Attached.wait` for all of several indexes, of any instances, once or more often each (BUG10)."""
+    """`Attached.wait` for all of several indexes; their uppers, in the order asked for.
+
+    The indexes may be of different instances, and one may come twice.
+    """
     return wait_sealed([index._waited() for index in indexes], time, timeout_s)
 
 
@@ -285,7 +294,8 @@ def _newest(since: Frontier, upper: Frontier) -> int:
     if upper.is_empty:
         return MAX_TIME
     if since.is_empty or upper.time == 0 or upper.time <= since.time:
-        raise NotSealed("no time is sealed yet", since=since, upper=upper)
+        hint = "a time is readable from since on and before upper; wait for the first: index.wait(time)"
+        raise NotSealed("no time is sealed yet", since=since, upper=upper, hint=hint)
     return upper.time - 1
 
 
@@ -299,6 +309,6 @@ def _only_instance() -> str:
         raise NoSuchInstance(
             "no instance lives" if not tokens else "more than one instance lives",
             instances=tokens,
-            hint="start a daemon" if not tokens else _NAME_IT,
+            hint="start a daemon, or a program that writes" if not tokens else _NAME_IT,
         )
     return tokens[0]

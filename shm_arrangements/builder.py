@@ -222,4 +222,7 @@ def _check_times(first: int, last: int, description: Description) -> None:
     upper, since = description.upper, description.since
     rounded = since.is_empty or last <= since.time
     if not description.lower.less_equal(first) or (upper.less_equal(last) and not rounded):
-        raise InvariantViolation("update outside its batch", first=first, last=last, description=description)
+        hint = "what is inserted has times from the upper that stood up to, and not at, the one that is given"
+        raise InvariantViolation(
+            "update outside its batch", first=first, last=last, description=description, hint=hint
+        )

@@ -85,7 +85,7 @@ class MultiplicityOverflow(ArrangementError, OverflowError):
 
 
 class DataError(ArrangementError):
-    """The collection holds an error at the time read; `errors` lists the messages."""
+    """The collection holds an error at the time read: the message is one of them, `errors` says how many."""
 
 
 class NotInstalled(ArrangementError, ImportError):

@@ -17,6 +17,7 @@ from shm_arrangements.clock import Cell, advance_cells
 from shm_arrangements.contracts import TraceReader
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.names import collection_text
 from shm_arrangements.page_layout import PageStatus
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.updates import Updates
@@ -58,7 +59,13 @@ class IndexWriter:
         shards: int = 1,
         name: str = "",
     ) -> None:
-        """As `TraceWriter`, twice. Leaves nothing behind if it raises."""
+        """Publish an index in which nothing is sealed yet: since `as_of`, upper the minimum time.
+
+        allocator: of this instance and writer. id: u64, as `collection_id` makes it. incarnation: which life
+        of the id, from 1; readers take the newest. name: for people and `attach`, at most 255 bytes of UTF-8.
+        shard, shards: this process's part, where several write one index between them.
+        Raises: as `TraceWriter`; leaves nothing behind then.
+        """
         self._cell = Cell.take(allocator.token, allocator.writer)
         self.errs = TraceWriter(
             allocator, id, incarnation, ERRS_SCHEMA, as_of,
@@ -72,6 +79,12 @@ class IndexWriter:
         except BaseException:
             self.errs.close()
             raise
+
+    def __repr__(self) -> str:
+        header = self.oks.page.header
+        called = f" {header.name!r}" if header.name else ""
+        state = "closed" if self.is_closed else f"since={self.since}, upper={self.upper}"
+        return f"IndexWriter({collection_text(header.page.id)}{called}, {state})"
 
     @property
     def schema(self) -> ArrangementSchema:
@@ -98,8 +111,12 @@ class IndexWriter:
     def insert(self, oks: Updates, errs: Updates, upper: Frontier) -> None:
         """Seal both up to `upper`. No effect if that is their upper. errs: one TEXT column "code: message".
 
-        Raises: as `TraceWriter.prepare`, with neither half changed; as `commit`.
+        Raises: as `TraceWriter.prepare`, with neither half changed; as `commit`; ValueError if `oks` has not
+        the columns of the index; TypeError for an upper that is no Frontier.
         """
+        _require_frontier(upper)
+        if len(oks) and len(oks.columns) != len(self.schema.columns):
+            raise ValueError(f"{len(oks.columns)} columns, the index has {len(self.schema.columns)}")
         if not len(oks) and not len(errs):
             self.advance(upper)
             return
@@ -136,8 +153,9 @@ class IndexWriter:
         """Seal both up to `upper`, before which nothing happens. No effect if that is their upper.
 
         Cost: a store and a system call, if something was sealed before. Raises: InvariantViolation if it
-        regresses.
+        regresses; TypeError if it is no Frontier.
         """
+        _require_frontier(upper)
         cell = self._cell
         for half in (self.oks, self.errs):
             if upper.precedes(half.upper):
@@ -149,6 +167,7 @@ class IndexWriter:
 
     def set_compaction(self, frontier: Frontier) -> None:
         """As `TraceWriter.set_compaction`, for both."""
+        _require_frontier(frontier)
         self.oks.set_compaction(frontier)
         self.errs.set_compaction(frontier)
         self._cell.ring()
@@ -210,6 +229,11 @@ class IndexWriter:
             self._cell.ring()
         else:
             self._cell.advance(upper.time)
+
+
+def _require_frontier(given: Frontier) -> None:
+    if not isinstance(given, Frontier):
+        raise TypeError(f"a frontier is wanted, as Frontier.at(5), not {given!r}")
 
 
 def advance_idle(indexes: Iterable[IndexWriter], upper: Frontier) -> None:

@@ -256,7 +256,7 @@ class PageReader:
         Raises: FormatMismatch if a slot that counts is damaged; PublicationClosed after `close`.
         """
         if self._buf is None:
-            raise PublicationClosed("page reader is closed", page=self.header.page.name)
+            raise PublicationClosed("this process has closed it: attach anew", page=self.header.page.name)
         for _ in range(_ATTEMPTS):
             generation = self.generation()
             slot, image = self._slot, None

@@ -38,9 +38,11 @@ _ATTEMPTS = 100  # each failed one means that the page turned at least twice mea
 def require_readable(since: Frontier, upper: Frontier, at: int) -> None:
     """Raise unless `since <= at < upper`: NotReadable before since, NotSealed at or beyond upper (R4)."""
     if not since.less_equal(at):
-        raise NotReadable("time is before since", at=at, since=since)
+        hint = "older times are told apart no more: read at since or later"
+        raise NotReadable("time is before since", at=at, since=since, hint=hint)
     if upper.less_equal(at):
-        raise NotSealed("time is not sealed", at=at, upper=upper)
+        hint = "the newest that can be read is upper - 1; wait(time) sleeps until a time is sealed"
+        raise NotSealed("time is not sealed", at=at, upper=upper, hint=hint)
 
 
 class Snapshot:

@@ -69,6 +69,9 @@ class ReadView:
         self._find: Finder | None = None
         self._readers: list[Callable[[int], tuple[Any, ...]] | None] = []
 
+    def __repr__(self) -> str:
+        return f"ReadView({self.name}, at={self.at}, since={self.since}, upper={self.upper})"
+
     def scan(self) -> Result:
         """All rows. Raises: DataError."""
         self._require_no_errors()

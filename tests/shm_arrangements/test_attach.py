@@ -23,6 +23,7 @@ from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.attach import attach, snapshot
 from shm_arrangements.errors import (
     DataError,
+    InvariantViolation,
     NoSuchInstance,
     NotReadable,
     NotSealed,
@@ -129,6 +130,42 @@ def test_without_a_token_the_only_live_instance_is_meant(held: Instance) -> None
         with pytest.raises(NoSuchInstance, match=r"more than one.*READY line") as caught:
             attach("u1")
         assert set(caught.value.facts["instances"]) == {held.token, other.token}  # type: ignore[call-overload]
+    index.close()
+
+
+def test_what_cannot_be_read_says_what_can_be_done(held: Instance) -> None:
+    index = _sealed(held, name="sevens")
+    index.set_compaction(Frontier.at(2))
+    assert repr(index) == "IndexWriter(u1 'sevens', since={2}, upper={4})"
+    read = attach("sevens", held.token)
+    assert repr(read) == f"Attached(u1 'sevens', incarnation=1, instance={held.token})"
+    assert repr(read.snapshot(2)) == "ReadView(u1, at=2, since={2}, upper={4})"
+    with pytest.raises(NotReadable, match="read at since or later"):
+        read.snapshot(1)
+    with pytest.raises(NotSealed, match=r"newest that can be read is upper - 1; wait\(time\)"):
+        read.snapshot(4)
+    read.close()
+    with pytest.raises(PublicationClosed, match="this process has closed it: attach anew"):
+        read.snapshot()
+    with pytest.raises(NoSuchInstance, match="lists those there are"):
+        attach("u1", "no token")
+    index.close()
+    assert repr(index) == "IndexWriter(u1 'sevens', closed)"
+
+
+def test_what_a_writer_cannot_insert_is_said_before_anything_changes(held: Instance) -> None:
+    index = _sealed(held)
+    with pytest.raises(TypeError, match=r"a frontier is wanted, as Frontier.at\(5\), not 5"):
+        index.insert(_rows(((1, 1), 4, 1)), NO_ERRS, 5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a frontier is wanted"):
+        index.set_compaction(1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="1 columns, the index has 2"):
+        index.insert(Updates.from_rows((I64,), [((1,), 4, 1)]), NO_ERRS, Frontier.at(5))
+    with pytest.raises(InvariantViolation, match="has times from the upper that stood"):
+        index.insert(_rows(((1, 1), 3, 1)), NO_ERRS, Frontier.at(5))
+    with pytest.raises(ValueError, match="not a token: 'flights'"):
+        SegmentAllocator("flights", 0)
+    assert index.upper == Frontier.at(4)
     index.close()
 
 
