@@ -9,7 +9,7 @@ ARGS   ?=
 PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check test-all bench bench-smoke lint format lock clean-shm clean-cache
+.PHONY: help setup run test check test-all bench bench-smoke lint format docs lock clean-shm clean-cache
 
 help:  ## list the targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -53,6 +53,9 @@ bench-smoke: setup  ## every benchmark, small, as a test that they still run
 
 bench-%: setup  ## one benchmark, such as bench-isolation or bench-peeks
 	$(PY) -m bench $* $(ARGS)
+
+docs: setup  ## write docs/functions.md anew
+	$(PY) -m controller_proto.functions.page
 
 lock: setup  ## resolve the lock file anew
 	$(BIN)/pip-compile --quiet --all-extras --strip-extras --no-annotate --no-header --no-emit-options \

@@ -1,9 +1,9 @@
-"""Scalar expressions, as data. Meaning: PostgreSQL's, with three-valued logic. Typing is `typing_rules.py`'s.
+"""Scalar expressions, as data. Meaning: PostgreSQL's, with three-valued logic. What fails is an error in data
+(`eval-error: division by zero`), never an exception.
 
-Functions of `Call`: `+ - * / %` (two numbers of one type; bigint with bigint, double with double, numeric
-with numeric; bigint is widened to the other side's type), unary `neg`, `= != < <= > >=` (any one type),
-`and or not`, `is_null is_true is_false`, `||` (text). A division by zero, a bigint overflow, are errors in
-data (`eval-error: division by zero`, `eval-error: bigint out of range`), never exceptions.
+The functions of `Call` are those of the table (functions/, docs/functions.md); a cast is `cast TYPE`.
+
+Does not: type (typing_rules.py does).
 """
 
 from __future__ import annotations
@@ -12,12 +12,7 @@ import msgspec
 
 from controller_proto.schema import Column, ColumnType, Scalar, freeze
 
-__all__ = ["FUNCTIONS", "Call", "Case", "ColumnRef", "Expr", "Literal"]
-
-FUNCTIONS = frozenset({
-    "+", "-", "*", "/", "%", "neg", "=", "!=", "<", "<=", ">", ">=",
-    "and", "or", "not", "is_null", "is_true", "is_false", "||",
-})  # fmt: skip
+__all__ = ["Call", "Case", "ColumnRef", "Expr", "Literal", "is_told"]
 
 
 class ColumnRef(msgspec.Struct, frozen=True, tag="col", tag_field="e"):
@@ -45,7 +40,7 @@ class Literal(msgspec.Struct, frozen=True, tag="lit", tag_field="e"):
 
 
 class Call(msgspec.Struct, frozen=True, tag="call", tag_field="e"):
-    """`function` (of FUNCTIONS) of `args`."""
+    """`function` of `args`."""
 
     function: str
     args: tuple[Expr, ...]
@@ -60,3 +55,8 @@ class Case(msgspec.Struct, frozen=True, tag="case", tag_field="e"):
 
 
 Expr = ColumnRef | Literal | Call | Case
+
+
+def is_told(expr: Expr) -> bool:
+    """Whether it is `error("...")`, which stands for a value of any type."""
+    return isinstance(expr, Call) and expr.function == "error" and len(expr.args) == 1

@@ -37,11 +37,14 @@ from controller_proto.tokens import quote
 
 __all__ = ["format_expr", "format_order", "format_types", "print_plan"]
 
-_OR, _AND, _NOT, _IS, _COMPARISON, _CONCAT, _ADD, _MULTIPLY, _NEG, _ATOM = range(1, 11)
+_OR, _AND, _NOT, _IS, _COMPARISON, _LIKE, _OTHER, _ADD, _MULTIPLY, _UNARY, _ATOM = range(1, 12)
 _BINARY = {
-    "=": _COMPARISON, "!=": _COMPARISON, "<": _COMPARISON, "<=": _COMPARISON, ">": _COMPARISON,
-    ">=": _COMPARISON, "||": _CONCAT, "+": _ADD, "-": _ADD, "*": _MULTIPLY, "/": _MULTIPLY, "%": _MULTIPLY,
+    **dict.fromkeys(("=", "!=", "<", "<=", ">", ">="), _COMPARISON),
+    **dict.fromkeys(("||", "->", "->>", "#>", "#>>", "@>", "<@", "?"), _OTHER),
+    **dict.fromkeys(("~", "~*", "&", "|", "#", "<<", ">>"), _OTHER),
+    "+": _ADD, "-": _ADD, "*": _MULTIPLY, "/": _MULTIPLY, "%": _MULTIPLY,
 }  # fmt: skip
+_TESTS = ("is_null", "is_true", "is_false", "is_unknown")
 
 
 def format_expr(expr: Expr, floor: int = 0) -> str:
@@ -101,21 +104,52 @@ def _call(function: str, args: Sequence[Expr]) -> tuple[str, int]:
         strength = _BINARY[function]
         left = format_expr(args[0], strength + (strength == _COMPARISON))
         return f"{left} {function} {format_expr(args[1], strength + 1)}", strength
-    if function.startswith("is_") and len(args) == 1:
-        return f"{format_expr(args[0], _IS)} IS {function[3:].upper()}", _IS
-    if function == "not" and len(args) == 1:
-        inner = args[0]
-        if isinstance(inner, Call) and inner.function.startswith("is_") and len(inner.args) == 1:
-            return f"{format_expr(inner.args[0], _IS)} IS NOT {inner.function[3:].upper()}", _IS
-        return f"NOT {format_expr(inner, _NOT)}", _NOT
-    if function == "neg" and len(args) == 1:
-        text = format_expr(args[0], _NEG)
-        # `-1` is a literal, and `--` would be read as two of them.
-        ambiguous = text[0].isdigit() or text[0] == "-"
-        return f"-({text})" if ambiguous else f"-{text}", _NEG
-    if function.startswith("cast ") and len(args) == 1:
-        return f"({format_expr(args[0])})::{function[5:]}", _ATOM
-    return f"{function}({', '.join(format_expr(a) for a in args)})", _ATOM
+    if len(args) == 1 and (function in ("not", "neg", "~", *_TESTS) or function.startswith("cast ")):
+        return _unary(function, args[0])
+    listed = ", ".join(format_expr(a) for a in args)
+    match function, len(args):
+        case "is_distinct_from", 2:
+            return _distinct("IS DISTINCT FROM", args), _IS
+        case "like" | "ilike", 2:
+            words = f"{format_expr(args[0], _OTHER)} {function.upper()} {format_expr(args[1], _OTHER)}"
+            return words, _LIKE
+        case "between", 3:
+            low, high = (format_expr(a, _OTHER) for a in args[1:])
+            return f"{format_expr(args[0], _OTHER)} BETWEEN {low} AND {high}", _LIKE
+        case "in", count if count > 1:
+            return f"{format_expr(args[0], _OTHER)} IN ({', '.join(map(format_expr, args[1:]))})", _LIKE
+        case "= any", 2:
+            return f"{format_expr(args[0], _LIKE)} = ANY({format_expr(args[1])})", _COMPARISON
+        case "subscript", 2:
+            return f"{format_expr(args[0], _ATOM)}[{format_expr(args[1])}]", _ATOM
+        case "array", _:
+            return f"array[{listed}]", _ATOM
+    return f"{function}({listed})", _ATOM
+
+
+def _unary(function: str, arg: Expr) -> tuple[str, int]:
+    match function:
+        case "not":
+            if isinstance(arg, Call) and arg.function in _TESTS and len(arg.args) == 1:
+                return f"{format_expr(arg.args[0], _IS)} IS NOT {arg.function[3:].upper()}", _IS
+            if isinstance(arg, Call) and arg.function == "is_distinct_from" and len(arg.args) == 2:
+                return _distinct("IS NOT DISTINCT FROM", arg.args), _IS
+            return f"NOT {format_expr(arg, _NOT)}", _NOT
+        case "neg":
+            text = format_expr(arg, _UNARY)
+            # `-1` is a literal, and `--` would be read as two of them.
+            ambiguous = text[0].isdigit() or text[0] == "-"
+            return f"-({text})" if ambiguous else f"-{text}", _UNARY
+        case "~":
+            return f"~ {format_expr(arg, _UNARY)}", _UNARY
+        case _ if function in _TESTS:
+            return f"{format_expr(arg, _IS)} IS {function[3:].upper()}", _IS
+        case _:
+            return f"({format_expr(arg)})::{function[5:]}", _ATOM
+
+
+def _distinct(words: str, args: Sequence[Expr]) -> str:
+    return f"{format_expr(args[0], _IS)} {words} {format_expr(args[1], _COMPARISON)}"
 
 
 def format_types(schema: Schema) -> str:
@@ -182,7 +216,7 @@ def _list(exprs: Iterable[Expr]) -> str:
 def _join(plan: Join) -> str:
     if not plan.equivalences:
         return "CrossJoin"
-    classes = (" = ".join(format_expr(e, _CONCAT) for e in members) for members in plan.equivalences)
+    classes = (" = ".join(format_expr(e, _OTHER) for e in members) for members in plan.equivalences)
     kind = "" if plan.kind == "differential" else f" type={plan.kind}"
     return f"Join on=({' AND '.join(classes)}){kind}" + " null_safe" * plan.null_safe
 

@@ -26,7 +26,8 @@ import msgspec
 
 from controller_proto.aggregates import AGGREGATES, aggregate_result
 from controller_proto.errors import Refusal
-from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal
+from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal, is_told
+from controller_proto.functions import Mismatch, common_type, resolve
 from controller_proto.ids import GlobalId
 from controller_proto.plan import (
     Aggregate,
@@ -47,8 +48,6 @@ from controller_proto.plan import (
     Union,
 )
 from controller_proto.schema import (
-    INTEGERS,
-    MAX_SCALE,
     Column,
     ColumnType,
     Schema,
@@ -58,15 +57,10 @@ from controller_proto.schema import (
     type_name,
 )
 
-__all__ = ["MAX_DEPTH", "common_type", "expr_type", "plan_schema", "shown_type", "types_problem"]
+__all__ = ["MAX_DEPTH", "expr_type", "plan_schema", "shown_type", "types_problem"]
 
 MAX_DEPTH = 200  # a level costs up to three Python frames of the usual thousand
 
-_NUMBERS = (ColumnType.INT64, ColumnType.FLOAT64, ColumnType.NUMERIC)
-_FLOATS = (ColumnType.FLOAT32, ColumnType.FLOAT64)
-_ARITHMETIC = frozenset("+-*/%")
-_COMPARISONS = frozenset({"=", "!=", "<", "<=", ">", ">="})
-_FUNCTIONS = "+ - * / % neg = != < <= > >= and or not is_null is_true is_false ||"
 
 
 def expr_type(expr: Expr, schema: Schema, where: str = "expression") -> Column:
@@ -124,9 +118,13 @@ def _expr(expr: Expr, schema: Schema, where: str, depth: int) -> Column:
             if found.type is not ColumnType.BOOL:
                 raise _refuse(where, f"condition of CASE is {type_name(found)}, not boolean")
             arms = [_expr(arm, schema, where, depth + 1) for arm in (then, otherwise)]
+            if is_told(then):
+                return _named(arms[1], "case", arms[1].nullable)
+            if is_told(otherwise):
+                return _named(arms[0], "case", arms[0].nullable)
             return _named(_common(arms, "CASE", where), "case", any(a.nullable for a in arms))
-        case Call(function, args):
-            return _call(function, [_expr(a, schema, where, depth + 1) for a in args], where)
+        case Call(_, args):
+            return _call(expr, [_expr(a, schema, where, depth + 1) for a in args], where)
 
 
 def _column(index: int, schema: Schema, where: str) -> Column:
@@ -139,23 +137,6 @@ def _named(column: Column, name: str, nullable: bool) -> Column:
     return msgspec.structs.replace(column, name=name, nullable=nullable)
 
 
-def common_type(a: Column, b: Column) -> Column | None:
-    """A column of the type that values of both are widened to; None if there is none."""
-    if same_type(a, b):
-        return a
-    types = {a.type, b.type}
-    if types <= INTEGERS.keys():
-        least, most = (pick(INTEGERS[t][end] for t in types) for pick, end in ((min, 0), (max, 1)))
-        candidates = (a.type, b.type, *INTEGERS)  # one of the two, if it holds the other
-        holding = (t for t in candidates if INTEGERS[t][0] <= least and most <= INTEGERS[t][1])
-        return Column("", next(holding, ColumnType.NUMERIC))
-    if types <= {*INTEGERS, ColumnType.NUMERIC}:
-        return Column("", ColumnType.NUMERIC, scale=max(a.scale, b.scale))
-    if types <= {*INTEGERS, *_FLOATS}:
-        return Column("", ColumnType.FLOAT64)
-    return None
-
-
 def _common(two: Sequence[Column], what: str, where: str) -> Column:
     a, b = two
     common = common_type(a, b)
@@ -164,60 +145,12 @@ def _common(two: Sequence[Column], what: str, where: str) -> Column:
     return common
 
 
-def _arithmetic(function: str, args: Sequence[Column], where: str) -> Column:
-    a, b = args
-    common = _common(args, function, where)
-    if common.type not in _NUMBERS:
-        raise _refuse(where, f"{function} of {type_name(common)}")
-    if function == "*" and a.scale + b.scale > MAX_SCALE:
-        raise _refuse(where, f"* of {type_name(a)} and {type_name(b)}, whose scales exceed {MAX_SCALE}")
-    if function == "/" and common.scale:
-        raise _refuse(where, f"/ of {type_name(common)}")
-    scale = a.scale + b.scale if function == "*" else common.scale
-    return msgspec.structs.replace(common, name=function, nullable=a.nullable or b.nullable, scale=scale)
-
-
-def _call(function: str, args: list[Column], where: str) -> Column:
-    def arity(wanted: int) -> None:
-        if len(args) != wanted:
-            raise _refuse(where, f"{function} takes {wanted} arguments, {len(args)} given")
-
-    def each(*types: ColumnType) -> None:
-        for arg in args:
-            if arg.type not in types:
-                raise _refuse(where, f"{function} of {type_name(arg)}")
-
-    nullable = any(a.nullable for a in args)
-    if function in _ARITHMETIC:
-        arity(2)
-        return _arithmetic(function, args, where)
-    if function == "neg":
-        arity(1)
-        each(*_NUMBERS)
-        return _named(args[0], function, nullable)
-    if function in _COMPARISONS:
-        arity(2)
-        _common(args, function, where)
-        return Column(function, ColumnType.BOOL, nullable)
-    if function in ("and", "or"):
-        if not args:
-            raise _refuse(where, f"{function} of nothing")
-        each(ColumnType.BOOL)
-        return Column(function, ColumnType.BOOL, nullable)
-    if function == "not":
-        arity(1)
-        each(ColumnType.BOOL)
-        return Column(function, ColumnType.BOOL, nullable)
-    if function in ("is_null", "is_true", "is_false"):
-        arity(1)
-        if function != "is_null":
-            each(ColumnType.BOOL)
-        return Column(function, ColumnType.BOOL)
-    if function == "||":
-        arity(2)
-        each(ColumnType.TEXT)
-        return Column(function, ColumnType.TEXT, nullable)
-    raise _refuse(where, f"function {function!r} is not known; there are {_FUNCTIONS}")
+def _call(call: Call, args: list[Column], where: str) -> Column:
+    constants = tuple(arg.value if isinstance(arg, Literal) else None for arg in call.args)
+    try:
+        return resolve(call.function, args, constants).result
+    except Mismatch as error:
+        raise _refuse(where, str(error)) from error
 
 
 class _Typer:

@@ -1,13 +1,13 @@
 """Scalar expressions as functions of whole columns.
 
 An expression is compiled once, against the columns it sees, into a tree of closures; evaluating it on a block
-costs a few numpy or kernel calls a node and no Python a row. Errors are data (functions.py says how they
-combine), so a row that fails leaves its neighbours alone, and what AND, OR or CASE guards has no effect.
+costs a few numpy or kernel calls a node and no Python a row. Errors are data (functions/evaluated.py says how
+they combine), so a row that fails leaves its neighbours alone, and what AND, OR, COALESCE or CASE guards has
+no effect. An arm of CASE is computed on the rows that take it alone, so that a guard also saves work.
 
-Meaning is PostgreSQL's: a division by zero, a result that leaves bigint, numeric (38 digits) or double
-precision, are errors; NaN equals NaN and is greater than every number; text orders by bytes; numbers of two
-types are widened to one (typing_rules.py says to which). A quotient of numerics is known for scale 0 alone,
-and rounded toward zero.
+Which overload a call is, and to what its arguments are widened, the one table of functions says; widening is
+a cast. What reads no column is computed once, when it is compiled, by the same code: a constant that fails
+fails as a row's value would.
 
 Does not: validate a plan as a whole (controller_proto/typing_rules.py does); hold state; do I/O.
 """
@@ -18,27 +18,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 import clusterd.render.functions as functions
 from clusterd.convert import column_from_scalars, from_wire, to_wire
-from clusterd.operators.kernels import scalar
-from clusterd.render.functions import Evaluated, filled
+from clusterd.render.functions import CallSite, Evaluated, filled
 from controller_proto.errors import Refusal
-from controller_proto.expr import Case, ColumnRef, Expr, Literal
+from controller_proto.expr import Case, ColumnRef, Expr, Literal, is_told
+from controller_proto.functions import COMPARED, Mismatch, common_type, resolve
 from controller_proto.schema import Column as WireColumn
-from controller_proto.schema import type_name
-from controller_proto.typing_rules import common_type
+from controller_proto.schema import Scalar, same_type, type_name
 from shm_arrangements.columns import Column
 from shm_arrangements.types import AnyType, ColumnSpec, ColumnType
 
 __all__ = ["CompiledExpr", "compile_expr", "conjunction"]
 
 _Run = Callable[[Sequence[Evaluated], int], Evaluated]
-
-_ARITHMETIC: Final = {
-    "+": scalar.ADD, "-": scalar.SUB, "*": scalar.MUL, "/": scalar.DIV, "%": scalar.MOD,
-}  # fmt: skip
-_NUMBERS: Final = (ColumnType.INT64, ColumnType.FLOAT64, ColumnType.NUMERIC)
-_UNARY: Final = ("neg", "not", "is_null", "is_true", "is_false")
+_EXACT_NUMBERS: Final = frozenset({
+    ColumnType.INT16, ColumnType.INT32, ColumnType.INT64, ColumnType.UINT16, ColumnType.UINT32,
+    ColumnType.UINT64, ColumnType.NUMERIC,
+})  # fmt: skip
+# They do not hold every date.
+_SHORTER: Final = (ColumnType.TIMESTAMP, ColumnType.TIMESTAMPTZ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,13 @@ class CompiledExpr:
     scale: int = 0
 
     @property
+    def spec(self) -> ColumnSpec:
+        return ColumnSpec("", self.type, self.nullable, self.scale)
+
+    @property
     def wire(self) -> WireColumn:
         """The column it makes, in the words of typing_rules.py."""
-        return to_wire(ColumnSpec("", self.type, self.nullable, self.scale))
+        return to_wire(self.spec)
 
     def __call__(self, columns: Sequence[Evaluated], n: int) -> Evaluated:
         """n rows exactly."""
@@ -75,22 +81,24 @@ def compile_expr(expr: Expr, columns: Sequence[ColumnSpec]) -> CompiledExpr:
     if isinstance(expr, Literal):
         return _literal(expr)
     if isinstance(expr, Case):
-        parts = (expr.condition, expr.then, expr.otherwise)
-        return _case(*(compile_expr(part, columns) for part in parts))
-    return _call(expr.function, [compile_expr(argument, columns) for argument in expr.args])
+        condition = compile_expr(expr.condition, columns)
+        then, otherwise = (compile_expr(arm, columns) for arm in (expr.then, expr.otherwise))
+        if is_told(expr.then):
+            then = _told_as(then, otherwise)
+        elif is_told(expr.otherwise):
+            otherwise = _told_as(otherwise, then)
+        return _folded(_case(condition, then, otherwise))
+    constants = tuple(arg.value if isinstance(arg, Literal) else None for arg in expr.args)
+    return _call(expr.function, [compile_expr(argument, columns) for argument in expr.args], constants)
 
 
 def conjunction(predicates: Sequence[CompiledExpr]) -> CompiledExpr | None:
     """All of them, as one AND; None if there are none. Raises Refusal if one is not boolean."""
-    return _logic("and", list(predicates)) if predicates else None
+    return _call("and", list(predicates), (None,) * len(predicates)) if predicates else None
 
 
 def _refuse(message: str) -> Refusal:
     return Refusal("invalid-plan", message)
-
-
-def _name(expr: CompiledExpr) -> str:
-    return type_name(expr.wire)
 
 
 def _column(index: int, columns: Sequence[ColumnSpec]) -> CompiledExpr:
@@ -102,149 +110,148 @@ def _column(index: int, columns: Sequence[ColumnSpec]) -> CompiledExpr:
     )
 
 
-def _constant(column: Column, scale: int) -> CompiledExpr:
-    value = Evaluated(column)
-    return CompiledExpr(column.type, column.has_validity, False, frozenset(), lambda inputs, n: value, scale)
-
-
 def _literal(literal: Literal) -> CompiledExpr:
     try:
-        return _constant(column_from_scalars(from_wire(literal.column), [literal.value]), literal.scale)
+        column = column_from_scalars(from_wire(literal.column), [literal.value])
     except ValueError as error:
         raise _refuse(f"literal {literal.value!r}: {error}") from error
+    value = Evaluated(column)
+    nullable = column.has_validity
+    return CompiledExpr(column.type, nullable, False, frozenset(), lambda inputs, n: value, literal.scale)
 
 
-def _strict(type_: AnyType, args: Sequence[CompiledExpr], run: _Run, *, fails: bool = False) -> CompiledExpr:
-    """NULL if an argument is, an error if an argument has one."""
-    return CompiledExpr(
-        type_,
-        any(a.nullable for a in args),
-        fails or any(a.fallible for a in args),
-        frozenset().union(*(a.references for a in args)),
-        run,
-    )
-
-
-def _call(function: str, args: list[CompiledExpr]) -> CompiledExpr:
-    if function in ("and", "or"):
-        return _logic(function, args)
-    wanted = 1 if function in _UNARY else 2
-    if len(args) != wanted:
-        raise _refuse(f"{function} takes {wanted} arguments, {len(args)} given")
-    if function in ("not", "is_null", "is_true", "is_false"):
-        return _judgement(function, args[0])
-    if function == "neg":
-        if args[0].type not in _NUMBERS:
-            raise _refuse(f"{function} of {_name(args[0])}")
-        return _arithmetic("-", _constant(Column.from_pylist(args[0].type, [0]), args[0].scale), args[0])
-    if function == "||":
-        return _concat(*args)
-    if function in functions.COMPARISONS:
-        return _comparison(function, *args)
-    if function in _ARITHMETIC:
-        return _arithmetic(function, *args)
-    raise _refuse(f"function {function!r} is not known")
-
-
-def _boolean(args: Sequence[CompiledExpr], what: str) -> None:
-    for argument in args:
-        if argument.type is not ColumnType.BOOL:
-            raise _refuse(f"{what} of {_name(argument)}, boolean expected")
-
-
-def _logic(function: str, args: list[CompiledExpr]) -> CompiledExpr:
-    if not args:
-        raise _refuse(f"{function} of nothing")
-    _boolean(args, function)
-    is_and = function == "and"
-    return _strict(
-        ColumnType.BOOL, args, lambda inputs, n: functions.logic(is_and, [a.run(inputs, n) for a in args])
-    )
-
-
-def _judgement(function: str, argument: CompiledExpr) -> CompiledExpr:
-    if function != "is_null":
-        _boolean([argument], function)
-
-    def run(inputs: Sequence[Evaluated], n: int) -> Evaluated:
-        value = argument.run(inputs, n)
-        if function == "not":
-            return functions.negation(value)
-        if function == "is_null":
-            return functions.is_null(value)
-        return functions.is_true(value, function == "is_true")
-
-    compiled = _strict(ColumnType.BOOL, [argument], run)
-    return compiled if function == "not" else replace(compiled, nullable=False)
-
-
-def _same_type(
-    what: str, left: CompiledExpr, right: CompiledExpr, *, compared: bool = False
-) -> tuple[CompiledExpr, CompiledExpr]:
-    """Both of one type, numbers widened to it."""
-    common = common_type(left.wire, right.wire)
-    if common is None:
-        raise _refuse(f"{what} of {_name(left)} and {_name(right)}")
-    to = from_wire(common)
-    return _widened(left, to.type, to.scale, compared), _widened(right, to.type, to.scale, compared)
-
-
-def _widened(expr: CompiledExpr, to: AnyType, scale: int, compared: bool = False) -> CompiledExpr:
-    if (expr.type, expr.scale) == (to, scale):
+def _folded(expr: CompiledExpr) -> CompiledExpr:
+    """The same, computed once if it reads no column."""
+    if expr.references:
         return expr
-    digits = scale - expr.scale
+    value = expr.run((), 1)
+    return replace(expr, run=lambda inputs, n: value)
+
+
+def _call(name: str, args: list[CompiledExpr], constants: tuple[Scalar, ...]) -> CompiledExpr:
+    try:
+        resolved = resolve(name, [each.wire for each in args], constants)
+    except Mismatch as error:
+        raise _refuse(str(error)) from error
+    function, signature = resolved.function, resolved.signature
+    if function.name == "now_ts":
+        raise _refuse("now_ts() is not rendered by this version")
+    widen = _widened_for_comparison if name in COMPARED else _widened
+    args = [widen(each, to) for each, to in zip(args, resolved.args, strict=True)]
+    run = functions.implementation(function.name, signature.text)
+    result = from_wire(resolved.result)
+    call = CallSite(tuple(each.spec for each in args), result, constants)
+    runs = [each.run for each in args]
+    return _folded(
+        CompiledExpr(
+            result.type,
+            result.nullable,
+            bool(function.errors) or any(each.fallible for each in args),
+            frozenset().union(*(each.references for each in args)),
+            lambda inputs, n: run(call, [each(inputs, n) for each in runs], n),
+            result.scale,
+        )
+    )
+
+
+def _widened(expr: CompiledExpr, to: WireColumn) -> CompiledExpr:
+    """`expr` cast to the type of `to`, if it has another."""
+    if same_type(expr.wire, to):
+        return expr
+    spec = from_wire(to)
+    if isinstance(spec.type, ColumnType):
+        cast = _call(f"cast {type_name(to)}", [expr], (None,))
+        may_not_fit = spec.scale > expr.scale or spec.type in _SHORTER
+        return replace(cast, fallible=expr.fallible or may_not_fit)
+    return _relisted(expr, spec.type)
+
+
+def _relisted(expr: CompiledExpr, type_: AnyType) -> CompiledExpr:
+    """A list as one whose elements may be NULL."""
 
     def run(inputs: Sequence[Evaluated], n: int) -> Evaluated:
-        return functions.widened(expr.run(inputs, n), to, digits, compared=compared)
+        value = expr.run(inputs, n)
+        column = value.column
+        again = Column(type_, column.values, column.offsets, column.validity, children=column.children)
+        return Evaluated(again, value.errors)
 
-    fallible = expr.fallible or (digits > 0 and not compared)
-    return replace(expr, type=to, run=run, scale=scale, fallible=fallible)
+    return replace(expr, type=type_, run=run)
+
+
+def _widened_for_comparison(expr: CompiledExpr, to: WireColumn) -> CompiledExpr:
+    """As `_widened`; but a numeric is never out of range because another has more digits."""
+    spec = from_wire(to)
+    if spec.type is not ColumnType.NUMERIC or expr.type not in _EXACT_NUMBERS or same_type(expr.wire, to):
+        return _widened(expr, to)
+    from clusterd.render.functions.casts import widened_for_comparison
+
+    digits = spec.scale - expr.scale
+
+    def run(inputs: Sequence[Evaluated], n: int) -> Evaluated:
+        value = expr.run(inputs, n)
+        return Evaluated(widened_for_comparison(value.column, digits), value.errors)
+
+    return replace(expr, type=spec.type, run=run, scale=spec.scale)
+
+
+def _told_as(expr: CompiledExpr, other: CompiledExpr) -> CompiledExpr:
+    """`error("...")` where a value of another type is wanted."""
+
+    def run(inputs: Sequence[Evaluated], n: int) -> Evaluated:
+        value = expr.run(inputs, n)
+        return Evaluated(Column.nulls(other.type, len(value.column)), value.errors)
+
+    return replace(expr, type=other.type, scale=other.scale, run=run)
 
 
 def _case(condition: CompiledExpr, then: CompiledExpr, otherwise: CompiledExpr) -> CompiledExpr:
-    _boolean([condition], "case condition")
-    then, otherwise = _same_type("case", then, otherwise)
+    if condition.type is not ColumnType.BOOL:
+        raise _refuse(f"case condition of {type_name(condition.wire)}, boolean expected")
+    common = common_type(then.wire, otherwise.wire)
+    if common is None:
+        raise _refuse(f"case of {type_name(then.wire)} and {type_name(otherwise.wire)}")
+    then, otherwise = _widened(then, common), _widened(otherwise, common)
 
     def run(inputs: Sequence[Evaluated], n: int) -> Evaluated:
-        arms = then.run(inputs, n), otherwise.run(inputs, n)
-        return functions.case(condition.run(inputs, n), *arms, n)
+        verdict = filled(condition.run(inputs, n), n)
+        yes = verdict.column.values  # false where it is NULL or an error
+        taken = _on(then, inputs, yes, n)
+        chosen = functions.either(yes, taken, _on(otherwise, inputs, ~yes, n))
+        return functions.with_nulls(chosen.column, None, verdict.errors, chosen.errors)
 
-    compiled = _strict(then.type, [condition, then, otherwise], run)
-    return replace(compiled, nullable=then.nullable or otherwise.nullable, scale=then.scale)
-
-
-def _comparison(function: str, left: CompiledExpr, right: CompiledExpr) -> CompiledExpr:
-    left, right = _same_type(function, left, right, compared=True)
-
-    def run(inputs: Sequence[Evaluated], n: int) -> Evaluated:
-        return functions.compare(function, left.run(inputs, n), right.run(inputs, n))
-
-    return _strict(ColumnType.BOOL, [left, right], run)
-
-
-def _arithmetic(function: str, left: CompiledExpr, right: CompiledExpr) -> CompiledExpr:
-    scale = left.scale + right.scale  # of a product
-    if function == "*" and ColumnType.NUMERIC in (left.type, right.type):
-        left, right = (_widened(each, ColumnType.NUMERIC, each.scale) for each in (left, right))
-    else:
-        left, right = _same_type(function, left, right)
-        scale = left.scale
-    if left.type not in _NUMBERS or (function == "/" and scale):
-        raise _refuse(f"{function} of {_name(left)}")
-    op = _ARITHMETIC[function]
-
-    def run(inputs: Sequence[Evaluated], n: int) -> Evaluated:
-        return functions.arithmetic(op, left.run(inputs, n), right.run(inputs, n))
-
-    return replace(_strict(left.type, [left, right], run, fails=True), scale=scale)
+    return CompiledExpr(
+        then.type,
+        then.nullable or otherwise.nullable,
+        condition.fallible or then.fallible or otherwise.fallible,
+        condition.references | then.references | otherwise.references,
+        run,
+        then.scale,
+    )
 
 
-def _concat(left: CompiledExpr, right: CompiledExpr) -> CompiledExpr:
-    for argument in (left, right):
-        if argument.type is not ColumnType.TEXT:
-            raise _refuse(f"|| of {_name(argument)}, text expected")
+class _Rows(Sequence[Evaluated]):
+    """Some rows of the columns of `inputs`, taken when asked for."""
 
-    def run(inputs: Sequence[Evaluated], n: int) -> Evaluated:
-        return functions.concat(left.run(inputs, n), right.run(inputs, n))
+    __slots__ = ("_inputs", "_rows", "_taken")
 
-    return _strict(ColumnType.TEXT, [left, right], run)
+    def __init__(self, inputs: Sequence[Evaluated], rows: NDArray[np.int64]) -> None:
+        self._inputs, self._rows = inputs, rows
+        self._taken: dict[int, Evaluated] = {}
+
+    def __getitem__(self, index: int) -> Evaluated:  # type: ignore[override]
+        if index not in self._taken:
+            whole = self._inputs[index]
+            errors = None if whole.errors is None else whole.errors.take(self._rows)
+            self._taken[index] = Evaluated(whole.column.take(self._rows), errors)
+        return self._taken[index]
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+
+def _on(arm: CompiledExpr, inputs: Sequence[Evaluated], mask: NDArray[np.bool_], n: int) -> Evaluated:
+    """The arm on the rows of n where `mask` is true, and on no other."""
+    if not arm.references or mask.all():
+        return arm.run(inputs, n)
+    rows = np.flatnonzero(mask)
+    return arm.run(_Rows(inputs, rows), len(rows))

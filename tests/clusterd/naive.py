@@ -132,7 +132,7 @@ def expr_type(expr: Expr, types: Types) -> ColumnType:
         return expr.type
     if isinstance(expr, Case):
         return _wider(expr_type(expr.then, types), expr_type(expr.otherwise, types))
-    if expr.function in ("+", "-", "*", "/", "%"):
+    if expr.function in ("+", "-", "*", "/", "%", "div"):
         return _wider(*(expr_type(a, types) for a in expr.args))
     if expr.function == "neg":
         return expr_type(expr.args[0], types)
@@ -198,8 +198,8 @@ def _apply(expr: Call, args: list[Any], types: list[ColumnType]) -> Any:
         return _arithmetic("-", 0.0 if types[0] is T.FLOAT64 else 0, args[0], types[0])
     type_ = _wider(types[0], types[1])
     a, b = (widen(value, type_) for value in args)
-    if f in ("+", "-", "*", "/", "%"):
-        return _arithmetic(f, a, b, type_)
+    if f in ("+", "-", "*", "/", "%", "div"):
+        return _arithmetic("/" if f == "div" else f, a, b, type_)
     order = compare(a, b)
     return {
         "=": order == 0,

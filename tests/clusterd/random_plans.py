@@ -183,8 +183,9 @@ class Plans:
         if type_ is T.BOOL:
             return self.predicate(of, depth)
         if type_ in NUMBERS:
+            quotient = "div" if type_ is T.NUMERIC else "/"  # the naive interpreter knows no scales
             return Call(
-                rng.choice("++--**/%"), (self.expr(of, type_, depth - 1), self.expr(of, type_, depth - 1))
+                rng.choice([*"++--**%", quotient]), (self.expr(of, type_, depth - 1), self.expr(of, type_, depth - 1))
             )
         if type_ is T.TEXT:
             return Call("||", (self.expr(of, type_, depth - 1), self.expr(of, type_, depth - 1)))

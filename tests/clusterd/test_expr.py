@@ -51,8 +51,10 @@ def random_expr(rng: random.Random, type_: T, depth: int) -> Expr:
         if rng.random() < 0.1:
             return Call("neg", (random_expr(rng, type_, depth - 1),))
         other = T.INT64 if rng.random() < 0.2 else type_
+        quotient = "div" if type_ is T.NUMERIC else "/"
         return Call(
-            rng.choice("+-*/%"), (random_expr(rng, type_, depth - 1), random_expr(rng, other, depth - 1))
+            rng.choice([*"+-*%", quotient]),
+            (random_expr(rng, type_, depth - 1), random_expr(rng, other, depth - 1)),
         )
     if type_ is T.TEXT:
         return Call("||", (random_expr(rng, type_, depth - 1), random_expr(rng, type_, depth - 1)))
@@ -141,7 +143,12 @@ def test_every_function_over_every_pair_of_special_values() -> None:
             rows.append(tuple(row))
         inputs = columns_of(rows)
         functions = ["=", "!=", "<", "<=", ">", ">="]
-        functions += {T.BOOL: ["and", "or"], T.TEXT: ["||"], T.TIMESTAMP: []}.get(type_, list("+-*/%"))
+        functions += {
+            T.BOOL: ["and", "or"],
+            T.TEXT: ["||"],
+            T.TIMESTAMP: [],
+            T.NUMERIC: [*"+-*%", "div"],
+        }.get(type_, list("+-*/%"))
         for function in functions:
             check(Call(function, (ColumnRef(position), ColumnRef(position + len(TYPES)))), rows, inputs)
             for constant in VALUES[type_]:
@@ -194,7 +201,7 @@ def results_with(expr: Expr, spec: Sequence[ColumnSpec], inputs: Sequence[Evalua
 
 def test_a_conjunction_of_nothing_is_none_and_of_a_number_is_refused() -> None:
     assert conjunction([]) is None
-    with pytest.raises(Refusal, match="and of bigint, boolean expected"):
+    with pytest.raises(Refusal, match="and of bigint"):
         conjunction([compile_expr(ColumnRef(0), (ColumnSpec("x", ColumnType.INT64, False),))])
 
 
@@ -204,11 +211,11 @@ def test_a_conjunction_of_nothing_is_none_and_of_a_number_is_refused() -> None:
         (ColumnRef(99), "column #99 of 12 columns"),
         (Call("+", (ColumnRef(3), ColumnRef(3))), r"\+ of text"),
         (Call("=", (ColumnRef(1), ColumnRef(3))), "= of bigint and text"),
-        (Call("=", (ColumnRef(2), ColumnRef(5))), "= of double precision and numeric"),
+        (Call("=", (ColumnRef(3), ColumnRef(5))), "= of text and numeric"),
         (Call("neg", (ColumnRef(0),)), "neg of boolean"),
-        (Call("||", (ColumnRef(3), ColumnRef(1))), "|| of bigint, text expected"),
-        (Call("not", ()), "not takes 1 arguments, 0 given"),
-        (Call("sqrt", (ColumnRef(2), ColumnRef(2))), "function 'sqrt' is not known"),
+        (Call("||", (ColumnRef(3), ColumnRef(1))), "|| of text and bigint"),
+        (Call("not", ()), "not takes 1 argument, 0 given"),
+        (Call("sqroot", (ColumnRef(2), ColumnRef(2))), "function 'sqroot' is not known"),
         (Literal(T.INT64, 1 << 63), "literal 9223372036854775808"),
         (Literal(T.TEXT, 5), "literal 5"),
     ],

@@ -18,7 +18,8 @@ from controller_proto.dataflow import (
     IndexImport,
     SourceImport,
 )
-from controller_proto.expr import FUNCTIONS, Call, Case, ColumnRef, Expr, Literal
+from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal
+from controller_proto.functions import FUNCTIONS
 from controller_proto.plan import Plan
 from controller_proto.schema import Schema
 from tests.controller_proto.values import columns

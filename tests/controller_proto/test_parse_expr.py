@@ -64,6 +64,35 @@ def _shape(expr: Expr) -> str:
         ('error("no")', "(error 'no')"),
         ("coalesce(#0, #1, 3)", "(coalesce #0 #1 3)"),
         ("true", "True"),
+        ('"abc"::bigint', "(cast bigint 'abc')"),
+        ("70000::smallint", "(cast smallint 70000)"),
+        ("-2.5::bigint", "(cast bigint -2.5)"),
+        ("1.005::numeric(38,2)", "(cast numeric(38,2) 1.005)"),
+        ("#0 BETWEEN 1 AND 3 AND #1", "(and (between #0 1 3) #1)"),
+        ("#0 not between 1 + 1 and 3", "(not (between #0 (+ 1 1) 3))"),
+        ("#0 IN (1, 2) = #1", "(= (in #0 1 2) #1)"),
+        ("#0 NOT IN (1)", "(not (in #0 1))"),
+        ('#0 || "x" LIKE "a%" ', "(like (|| #0 'x') 'a%')"),
+        ('#0 NOT ILIKE "a!%" ESCAPE "!"', "(not (ilike #0 'a!%' '!'))"),
+        ('#0 ~ "a" AND #0 !~* "b"', "(and (~ #0 'a') (not (~* #0 'b')))"),
+        ("~#0 & 1 | 2 # 3 << 1", "(<< (# (| (& (~ #0) 1) 2) 3) 1)"),
+        ("-#0 ^ 2 * 3", "(* (power (neg #0) 2) 3)"),
+        ('#0 -> "a" ->> "b" = "c"', "(= (->> (-> #0 'a') 'b') 'c')"),
+        ("#0 @> #1 OR #0 ? #2", "(or (@> #0 #1) (? #0 #2))"),
+        ("#0 IS NOT DISTINCT FROM 1 + 1", "(not (is_distinct_from #0 (+ 1 1)))"),
+        ("#0 IS UNKNOWN", "(is_unknown #0)"),
+        ("array[1, #0][1] + 1", "(+ (subscript (array 1 #0) 1) 1)"),
+        ("#0 = ANY(#1) AND #0 <> all(#1)", "(and (= any #0 #1) (not (= any #0 #1)))"),
+        ("extract(year FROM #0)", "(extract 'year' #0)"),
+        ('extract("year", #0)', "(extract 'year' #0)"),
+        ('#0 AT TIME ZONE "UTC" + #1', "(+ (timezone 'UTC' #0) #1)"),
+        ('position("a" IN #0)', "(strpos #0 'a')"),
+        ("substring(#0 FROM 2 FOR 3)", "(substring #0 2 3)"),
+        ("substring(#0, 2)", "(substring #0 2)"),
+        ('trim(both "x" FROM #0)', "(btrim #0 'x')"),
+        ("trim(leading from #0)", "(ltrim #0)"),
+        ("trim(#0)", "(trim #0)"),
+        ("cast(#0 AS double precision)", "(cast double precision #0)"),
     ],
 )
 def test_precedence_is_postgresqls(text: str, shape: str) -> None:
@@ -74,8 +103,8 @@ def test_precedence_is_postgresqls(text: str, shape: str) -> None:
     "text",
     [
         "", "#0 +", "#0 < #1 < #2", "#0 = #1 = #2", "(#0", "#0)", "#0 #1", "null", "foo", "#0 IS 3",
-        '"a', '"\\q"', "CASE WHEN #0 THEN 1 END", "#", 'date "2013-02-30"', '"x"::bigint', "#0::money",
-        "#0::bigint list?", "date 5", "numeric(10, 2)", "1.5::bigint", "1::list", "null::record(", "date",
+        '"a', '"\\q"', "CASE WHEN #0 THEN 1 END", "#", 'date "2013-02-30"', "#0::money",
+        "#0::bigint list?", "date 5", "numeric(10, 2)", "1::list", "null::record(", "date",
         "f(#0", "@", "case",
     ],
 )  # fmt: skip
@@ -96,12 +125,18 @@ literals = typed_values.map(lambda typed: Literal(typed[0].type, typed[1], typed
 
 def _calls(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
     two = st.tuples(inner, inner)
-    binary = st.sampled_from(["+", "-", "*", "/", "%", "||", "=", "!=", "<", "<=", ">", ">="])
+    binary = st.sampled_from([
+        "+", "-", "*", "/", "%", "||", "=", "!=", "<", "<=", ">", ">=", "~", "~*", "->", "->>", "#>", "#>>",
+        "@>", "<@", "?", "&", "|", "#", "<<", ">>", "like", "ilike", "in", "= any", "subscript",
+        "is_distinct_from",
+    ])  # fmt: skip
     return st.one_of(
         st.builds(Call, binary, two),
         st.builds(Call, st.sampled_from(["and", "or"]), st.lists(inner, min_size=2, max_size=3).map(tuple)),
         st.builds(
-            Call, st.sampled_from(["not", "neg", "is_null", "is_true", "is_false", "f"]), st.tuples(inner)
+            Call,
+            st.sampled_from(["not", "neg", "~", "is_null", "is_true", "is_false", "is_unknown", "f"]),
+            st.tuples(inner),
         ),
         st.builds(Call, st.sampled_from(["f", "now_ts"]), st.just(()) | two),
         st.builds(
@@ -109,6 +144,7 @@ def _calls(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
             st.sampled_from(["cast bigint", "cast double precision"]),
             st.tuples(inner.filter(lambda e: not isinstance(e, Literal))),
         ),
+        st.builds(Call, st.sampled_from(["array", "between", "like", "in"]), st.tuples(inner, inner, inner)),
         st.builds(Case, inner, inner, inner),
     )
 

@@ -1,0 +1,46 @@
+"""Every function there is, by name.
+
+Does not: say how a call is resolved (resolve.py), hold aggregates.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from controller_proto.functions import (
+    arithmetic,
+    casts,
+    comparison,
+    logic,
+    text,
+)
+from controller_proto.functions.signatures import Function
+
+__all__ = ["ERRORS", "FAMILIES", "FUNCTIONS"]
+
+# The texts of errors in data, in the order of their codes, which begin at 1. Kernels know the first ones.
+ERRORS: Final = (
+    "division by zero",
+    "bigint out of range",
+    "numeric out of range",
+    "double precision out of range",
+    "smallint out of range",
+    "integer out of range",
+    "uint2 out of range",
+    "uint4 out of range",
+    "uint8 out of range",
+    "real out of range",
+    "timestamp out of range",
+)
+
+# What pages call a family, and its functions.
+FAMILIES: Final[dict[str, tuple[str, tuple[Function, ...]]]] = {
+    "logic": ("Logic and NULL", logic.FUNCTIONS),
+    "comparison": ("Comparison", comparison.FUNCTIONS),
+    "arithmetic": ("Arithmetic", arithmetic.FUNCTIONS),
+    "casts": ("Casts", casts.FUNCTIONS),
+    "text": ("Text", text.FUNCTIONS),
+}
+FUNCTIONS: Final[dict[str, Function]] = {
+    function.name: function for _, functions in FAMILIES.values() for function in functions
+}

@@ -1,0 +1,54 @@
+"""The table of functions is what there is: implemented, true in its examples, and on its page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterd.convert import scalars_from_column
+from clusterd.operators.kernels import scalar
+from clusterd.render.expr import compile_expr
+from clusterd.render.functions import MESSAGES, implemented
+from controller_proto.functions import ERRORS, FUNCTIONS
+from controller_proto.functions.page import page
+from controller_proto.literals import format_scalar
+from controller_proto.parse_expr import parse_expr
+from controller_proto.print_plan import format_expr
+from controller_proto.schema import Schema
+from controller_proto.typing_rules import expr_type
+
+DOCS = Path(__file__).parents[2] / "docs" / "functions.md"
+SCALARS = [function for function in FUNCTIONS.values() if function.name != "now_ts"]
+
+
+def test_every_signature_of_the_table_is_implemented_and_no_other() -> None:
+    declared = {(f.name, signature.text) for f in SCALARS for signature in f.signatures}
+    assert implemented() == declared
+
+
+@pytest.mark.parametrize("name", [function.name for function in SCALARS])
+def test_an_example_of_the_table_gives_what_it_says(name: str) -> None:
+    function = FUNCTIONS[name]
+    expr = parse_expr(function.example)
+    assert parse_expr(format_expr(expr)) == expr
+    compiled = compile_expr(expr, ())
+    assert compiled.wire.type is expr_type(expr, Schema(())).type
+    out = compiled((), 1)
+    if out.errors is not None:
+        found = MESSAGES[out.errors[0] - 1].replace("eval-error", "error")
+    else:
+        found = format_scalar(scalars_from_column(compiled.spec, out.column)[0], compiled.wire)
+    assert found == function.result
+
+
+def test_errors_of_functions_are_known_and_those_of_kernels_have_their_codes() -> None:
+    named = {error for f in FUNCTIONS.values() for error in f.errors}
+    assert named - {"its text"} == set(ERRORS)
+    codes = scalar.DIVISION_BY_ZERO, scalar.BIGINT_RANGE, scalar.NUMERIC_RANGE
+    wanted = ["division by zero", "bigint out of range", "numeric out of range"]
+    assert [ERRORS[code - 1] for code in codes] == wanted
+
+
+def test_the_page_of_functions_is_current() -> None:
+    assert DOCS.read_text() == page(), "run `make docs`"
