@@ -39,9 +39,10 @@ from shm_arrangements.schema import ArrangementSchema, CodeKind
 from shm_arrangements.types import LIST_CODE
 
 _LEAST_WORDS: Final = 64  # rows below which no dictionary is thought of: arrays are rounded up to 64 bytes
-_SAMPLE: Final = 1024  # of a merge's rows; about 0.1 ms
+_MERGE_SAMPLE: Final = 1024  # rows looked at in a merge; about 0.1 ms
+_SAMPLE: Final = 256  # of a single run: so many, or one of so many, but not more than this
+_SAMPLE_SHARE: Final = 64
 _MOST_SAMPLE: Final = 1 << 16
-_SAMPLE_SHARE: Final = 64  # of a single run's rows, one in so many
 _MERGED: Final = 4096  # rows below which two runs without a dictionary get none
 
 
@@ -65,7 +66,7 @@ class _Words:
     __slots__ = ("column", "entries", "hashes", "known", "node", "slots", "starts", "state")
 
     def __init__(self, column: int, capacity: int, sizes: list[int]) -> None:
-        """sizes: of the dictionary of each run, 0 if it has none."""
+        """sizes: of the dictionary of each run; its rows if it has none."""
         self.column = column
         self.node = -1
         self.entries = np.empty(capacity, np.int64)
@@ -224,19 +225,19 @@ class Plan:
                 # The entries, and perhaps all rows of smaller parts that have none.
                 capacity = sum(len(part) if part.stored is None else len(part.stored) for part in parts)
             elif is_single or rows >= _MERGED:
-                share = _SAMPLE_SHARE if is_single else rows
-                capacity = self._likely_entries(column, parts, share)
+                share = max(_SAMPLE, min(rows // _SAMPLE_SHARE, _MOST_SAMPLE))
+                capacity = self._likely_entries(column, parts, share if is_single else _MERGE_SAMPLE)
             else:
                 continue
             if capacity:
-                sizes = [0 if part.stored is None else len(part.stored) for part in parts]
+                sizes = [len(part) if part.stored is None else len(part.stored) for part in parts]
                 self.words.append(_Words(column, capacity, sizes))
 
-    def _likely_entries(self, column: int, parts: list[Column], share: int) -> int:
+    def _likely_entries(self, column: int, parts: list[Column], sampled: int) -> int:
         """The most entries that a dictionary is given room for; 0 if it would not save enough."""
         rows = sum(map(len, parts))
         ends = np.array([0, *itertools.accumulate(map(len, parts))], np.int64)
-        picked = _some_of(rows, max(_SAMPLE, min(rows // share, _MOST_SAMPLE)))
+        picked = _some_of(rows, sampled)
         size = len(picked)
         part = np.searchsorted(ends, picked, "right") - 1
         sample = _Words(column, size, [0] * len(parts))
@@ -245,7 +246,7 @@ class Plan:
         entry_bytes = sample.nbytes / sample.count
         if not _saves(entries, int(entries * entry_bytes), rows, sum(map(_text_bytes, parts))):
             return 0
-        return min(rows, 2 * entries + _SAMPLE)
+        return min(rows, 2 * entries + _MERGE_SAMPLE)
 
     def _with_dictionaries(self, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
         """The nodes with those of dictionaries behind them, as far as they save enough."""

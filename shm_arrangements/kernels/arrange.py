@@ -1,10 +1,10 @@
 """Batch order, once codes are sorted: rows of equal codes by columns, then time; and the sums of equal ones.
 
-Few rows of one code, the usual case, are inserted one by one by comparing whole rows. Many, such as all rows
-of an empty key, are sorted by *levels*: a column's NULLs, then its order words (cells.py), of texts 8 bytes
-at a time and then the length, and the time last. A level is one radix sort of one word a row, and only what
-ties goes on to the next; so the cost is linear in the rows and the bytes that tell them apart. Lists and
-records have no words: rows that tie until there are merged by comparing.
+Two or three rows of one code are inserted by comparing whole rows. More, be it all rows of an empty key, are
+sorted by *levels*: a column's NULLs, then its order words (cells.py), of texts 8 bytes at a time and then the
+length, and the time last. A level is one radix sort of one word a row, and only what ties goes on to the
+next; so the cost is linear in the rows and the bytes that tell them apart. Lists and records have no words:
+rows that tie until there are merged by comparing.
 
 The words are written over the rows' codes, which are all the same and restored afterwards.
 
@@ -51,7 +51,8 @@ from shm_arrangements.kernels.sort import sort_piece
 
 OUT_I64_2D = write(i64, 2)
 
-SMALL: Final = 24  # rows of one code below which comparing is cheaper than levels
+TINY: Final = 3  # rows of one code up to which comparing is cheaper than levels
+SMALL: Final = 24  # up to which no scratch is needed
 DEPTH: Final = 64  # levels that may be open at once; what is still tied then is merged by comparing
 # Parts of a column's levels: whether it is NULL, its order words or eights of bytes, and a text's length.
 _NULLS = -1
@@ -190,8 +191,12 @@ def _sort_run(
     while True:
         # [at, end) is tied before (column, part).
         opened = False
-        if end - at > SMALL and column < end_level:
-            if depth == DEPTH or (column < last and part != _NULLS and table[column, KIND] >= KIND_LIST):
+        rows = end - at
+        if rows > 1 and column < end_level:
+            wordless = column < last and part != _NULLS and table[column, KIND] >= KIND_LIST
+            if rows <= TINY or (rows <= SMALL and (wordless or depth == DEPTH)):
+                _insert_rows(table, min(column, last), last, times, order, at, end)
+            elif wordless or depth == DEPTH:
                 _merge_rows(table, column, last, times, order, spare_order, at, end)
             else:
                 same, longer = _fill_level(table, column, part, last, times, keys, order, at, end)
@@ -204,8 +209,6 @@ def _sort_run(
                     open_levels[depth, 0], open_levels[depth, 1], open_levels[depth, 2] = end, column, part
                     depth += 1
                     opened = True
-        elif column < end_level and end - at > 1:
-            _insert_rows(table, min(column, last), last, times, order, at, end)
         if not opened:
             at = end
         while depth > 0 and open_levels[depth - 1, 0] == at:
@@ -251,7 +254,7 @@ def order_ties(
                 table, first, last, times, keys, order, lo, hi, spare_keys, spare_order, tallies, frames,
                 open_levels,
             )  # fmt: skip
-            if hi - lo > SMALL:
+            if hi - lo > TINY:
                 for k in range(lo, hi):
                     keys[k] = code
         lo = hi

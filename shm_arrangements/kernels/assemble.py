@@ -438,7 +438,7 @@ def _find(tables: Any, column: Any, ref: Any, slots: Any, entries: Any, hashes: 
 
 @inner
 def _known_place(tables: Any, column: Any, ref: Any, starts: Any) -> Any:
-    """Where in `known` the dictionary entry of a ref has its number; -1 if its source has no dictionary."""
+    """Where in `known` the text of a ref has its number; -1 if its source has no room there."""
     source = ref >> ROW_BITS
     if starts[source] == starts[source + 1]:
         return np.int64(-1)
@@ -453,8 +453,9 @@ def intern(
     """Number the texts of refs (m,) that have no number yet, until there is no room.
 
     slots: a power of two, more than entries; entries: of each number, a ref that has it; hashes as many.
-    known[starts[s] + i]: the number of entry i of the dictionary of source s, NONE at first; a source without
-    one has no room there, starts (k + 1,). state (3,): zeros at first.
+    known[starts[s] + i]: the number of entry i of the dictionary of source s, or of its row i if it has none,
+    NONE at first; a source without room there (starts (k + 1,) ascend) is looked up anew each time.
+    state (3,): zeros at first.
     """
     count = state[ENTRIES]
     for k in range(refs.shape[0]):
