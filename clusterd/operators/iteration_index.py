@@ -27,7 +27,7 @@ from shm_arrangements.errors import MultiplicityOverflow
 from shm_arrangements.rows import RowSpec, encode
 from shm_arrangements.updates import Updates
 
-__all__ = ["MOST_ITERATIONS", "IterationIndex", "Keys", "Partners"]
+__all__ = ["MOST_ITERATIONS", "IterationIndex", "Keys", "Partners", "distinct_slots"]
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -35,6 +35,18 @@ Words = NDArray[np.uint64]
 MOST_ITERATIONS = 1 << 31  # an iteration is half a word of an entry
 _STEPS = 400_000  # of one piece: each may miss the caches
 _LOW = 0xFFFFFFFF
+
+
+def distinct_slots(parts: Sequence[Ints], capacity: int) -> Ints:
+    """Slots below `capacity`, each once, ascending."""
+    if len(parts) > 1 or len(parts[0]) > 1:
+        if 8 * sum(map(len, parts)) < capacity:
+            return np.unique(np.concatenate(parts))
+        marks = np.zeros(capacity, np.bool_)
+        for part in parts:
+            marks[part] = True
+        return np.flatnonzero(marks)
+    return parts[0]
 
 
 class Keys:
@@ -55,7 +67,7 @@ class Keys:
         """End of a time: free the touched slots for which `is_empty` says that nothing is kept."""
         touched, self._touched = self._touched, []
         if touched:
-            slots = np.unique(np.concatenate(touched))
+            slots = distinct_slots(touched, self.table.capacity)
             self.table.free(slots[is_empty(slots)])
 
 

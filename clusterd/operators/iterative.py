@@ -32,7 +32,7 @@ from clusterd.dataflow.operator import (
     Round,
     types_of,
 )
-from clusterd.operators.iteration_index import IterationIndex, Keys
+from clusterd.operators.iteration_index import IterationIndex, Keys, distinct_slots
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.rows import RowSpec
 from shm_arrangements.updates import Updates
@@ -125,7 +125,7 @@ class Grouped:
                 yield pause
         if not changes:
             return
-        slots = np.unique(np.concatenate([each for each, _ in changes]))
+        slots = distinct_slots([each for each, _ in changes], self._keys.table.capacity)
         for start in range(0, len(slots), _GROUPS):
             chunk = slots[start : start + _GROUPS]
             mine = changes

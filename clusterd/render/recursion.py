@@ -26,6 +26,7 @@ from clusterd.render.physical import (
     JoinNode,
     Node,
     ScopeNode,
+    ThresholdNode,
     inputs_of,
 )
 
@@ -67,6 +68,8 @@ def _iterative(
             return IterativeBinding(node.columns)
         case DistinctNode():
             return IterativeCounts(node.columns, CountMode.MULTISET)
+        case ThresholdNode():
+            return IterativeCounts(node.columns, CountMode.POSITIVE)
         case ArrangeNode():
             # Joins keep what they read themselves, by iteration.
             return Linear(MfpOperator((), node.columns))
