@@ -51,7 +51,7 @@ def _await_gone(token: str) -> float:
 
 
 def test_the_programs_of_the_document_run_as_they_stand() -> None:
-    write, read = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    write, read, alone = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     told = "    print(instance.token, flush=True)\n    input()\n"
     assert write.endswith("    input()\n")
     writer = _start(write.removesuffix("    input()\n") + told)
@@ -63,6 +63,12 @@ def test_the_programs_of_the_document_run_as_they_stand() -> None:
     out, err = writer.communicate("\n", timeout=DEADLINE_S)
     assert (writer.returncode, out, err) == (0, "", "")
     assert not _names(token)
+    last = _start(alone)
+    out, err = last.communicate(timeout=DEADLINE_S)
+    assert (last.returncode, err) == (0, "")
+    told = re.findall(r"print\(.*\)  # (?:.*: )?(.*)", alone)  # what each line says it prints
+    assert out.splitlines() == told
+    assert len(told) == 9
 
 
 # An index u1: every key's value is the time. Then it does what it is told.
