@@ -56,6 +56,19 @@ LAYERS = {
         ["parse_plan", "script", "print_plan"], ["parse_dataflow"],
         ["connection"], ["client"],
     ],
+    "shm_arrangements": [
+        ["errors", "failpoints", "frontier", "lazy", "names", "text", "types"],
+        ["bells", "description", "registry", "segment", "kernels.cache"],
+        ["arena", "instance", "kernels.jit"],
+        ["reaper", "readers", "kernels.cells", "kernels.atomics"],
+        ["kernels", "clock"],
+        ["columns"], ["values", "nested"], ["conversion", "arrow"],
+        ["frames", "rows"], ["schema", "result", "updates"],
+        ["contracts", "dump", "layout", "page_layout"], ["batch", "publication"],
+        ["assembler", "chain", "discover", "reclaim", "snapshot", "wait"],
+        ["builder", "listing", "merger", "point", "read", "verify"], ["spine", "view"],
+        ["attach", "inspection", "writer"], ["index_writer"], ["testing"], ["cli"],
+    ],
     "clusterd": [
         ["errors", "events", "config", "exit_codes", "internal"],
         [
