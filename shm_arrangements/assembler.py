@@ -236,12 +236,14 @@ class Plan:
     def _likely_entries(self, column: int, parts: list[Column], sampled: int) -> int:
         """The most entries that a dictionary is given room for; 0 if it would not save enough."""
         rows = sum(map(len, parts))
-        ends = np.array([0, *itertools.accumulate(map(len, parts))], np.int64)
         picked = _some_of(rows, sampled)
         size = len(picked)
-        part = np.searchsorted(ends, picked, "right") - 1
+        if len(parts) > 1:
+            ends = np.array([0, *itertools.accumulate(map(len, parts))], np.int64)
+            part = np.searchsorted(ends, picked, "right") - 1
+            picked = part << kernels.ROW_BITS | (picked - ends[part])
         sample = _Words(column, size, [0] * len(parts))
-        sample.add(self.tables, part << kernels.ROW_BITS | (picked - ends[part]))
+        sample.add(self.tables, picked)
         entries = _distinct(sample.count, size, rows)
         entry_bytes = sample.nbytes / sample.count
         if not _saves(entries, int(entries * entry_bytes), rows, sum(map(_text_bytes, parts))):
@@ -464,12 +466,13 @@ def _word_sources(arrays: list[Words]) -> NDArray[np.int64]:
 
 
 def _some_of(rows: int, size: int) -> Ints:
-    """About `size` row numbers, ascending, or all; in no pattern, as values may come in one."""
+    """At most `size` row numbers, ascending, all over the rows; in no pattern, for values may come in one."""
     if rows <= size:
         return np.arange(rows, dtype=np.int64)
     mixed = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xD6E8FEB86659FD93)
-    return np.unique((mixed >> np.uint64(20)) % np.uint64(rows)).astype(np.int64)
+    within = (mixed >> np.uint64(20)) % np.uint64(rows // size)
+    return np.arange(size, dtype=np.int64) * rows // size + within.astype(np.int64)
 
 
 def _text_bytes(column: Column) -> int:
