@@ -129,7 +129,7 @@ def list_all(as_json: bool, token: str | None) -> None:
         _show(listing.reader_rows(readers))
 
 
-@main.command(epilog=_EXIT_STATUS)
+@main.command(epilog=_EXIT_STATUS, short_help="Show one index: schema, batches, readers.")
 @click.argument("id")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")
 @_instance
@@ -177,7 +177,7 @@ def inspect(id: str, as_json: bool, token: str | None) -> None:
         _show(listing.reader_rows(readers))
 
 
-@main.command(epilog=_EXIT_STATUS)
+@main.command(epilog=_EXIT_STATUS, short_help="Write the rows of an index at one time, or changes.")
 @click.argument("id")
 @click.option(
     "--at", type=click.IntRange(0), metavar="T", help="The time to read at; the newest if not given."
@@ -247,7 +247,7 @@ def dump(
         raise _Failure(ArrangementError(f"{output} is not complete: {error.strerror}")) from error
 
 
-@main.command(epilog=_EXIT_STATUS)
+@main.command(epilog=_EXIT_STATUS, short_help="Check checksums, order, and that all times are covered.")
 @click.argument("id", required=False)
 @_instance
 def verify(id: str | None, token: str | None) -> None:
@@ -283,7 +283,7 @@ def verify(id: str | None, token: str | None) -> None:
         sys.exit(_DAMAGED)
 
 
-@main.command(epilog=_EXIT_STATUS)
+@main.command(epilog=_EXIT_STATUS, short_help="Remove what instances that have ended left.")
 @click.option("--dry-run", is_flag=True, help="Say what would be removed, and leave it.")
 def sweep(dry_run: bool) -> None:
     """Remove what instances that have ended left in shared memory, and the entries of readers that have.

@@ -49,7 +49,7 @@ class NotSealed(ArrangementError):
 
 
 class WaitTimeout(ArrangementError, TimeoutError):
-    """What was waited for did not come in the time given; facts: `time`, `ids`, `timeout_s`."""
+    """What was waited for did not come in the time given; facts: `time`, `ids`, `uppers`, `timeout_s`."""
 
 
 class PublicationClosed(ArrangementError):

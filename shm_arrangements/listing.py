@@ -46,7 +46,7 @@ def schema_rows(schema: ArrangementSchema) -> list[tuple[str, ...]]:
     places = {position: str(at) for at, position in enumerate(schema.key, 1)}
     rows: list[tuple[str, ...]] = [("column", "type", "null", "key")]
     for at, spec in enumerate(schema.columns):
-        scale = f"({spec.scale})" if spec.scale else ""
+        scale = f"(38,{spec.scale})" if spec.scale else ""  # as scripts write it
         rows.append(
             (spec.name, spec.type.name.lower() + scale, "null" if spec.nullable else "", places.get(at, ""))
         )

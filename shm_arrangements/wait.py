@@ -48,12 +48,14 @@ def wait_sealed(
     wanted = Frontier.at(operator.index(time)).time
     deadline_s = None if timeout_s is None else clock.monotonic() + timeout_s
     reached: list[Frontier | None] = [None] * len(waited)
+    uppers = [Frontier.minimum()] * len(waited)
     while True:
         sleeper: tuple[PageReader, int] | None = None
         for i, one in enumerate(waited):
             if reached[i] is not None:
                 continue
             behind, upper = _look(one, wanted)
+            uppers[i] = upper
             if behind is None:
                 reached[i] = upper
                 continue
@@ -66,8 +68,11 @@ def wait_sealed(
         if deadline_s is not None:
             slice_s = min(slice_s, deadline_s - clock.monotonic())
             if slice_s <= 0:
-                late = [one.id for one, upper in zip(waited, reached, strict=True) if upper is None]
-                raise WaitTimeout("not sealed in time", time=wanted, ids=late, timeout_s=timeout_s)
+                late = [i for i, upper in enumerate(reached) if upper is None]
+                raise WaitTimeout(
+                    "not sealed in time", time=wanted, ids=[waited[i].id for i in late],
+                    uppers=[uppers[i] for i in late], timeout_s=timeout_s,
+                )  # fmt: skip
         page, seen = sleeper
         page.sleep(seen, slice_s)
 

@@ -23,7 +23,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from shm_arrangements import instance, text
+from shm_arrangements import instance, listing, text
 from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.attach import attach
 from shm_arrangements.cli import main
@@ -231,6 +231,16 @@ def test_parquet_is_refused_by_column_before_the_file_is_touched(held: Instance,
     assert "parquet has no place for column 'for_how_long' of type interval: csv and json" in done.stderr
     assert path.read_bytes() == b"kept"
     made.close()
+
+
+def test_types_are_shown_as_scripts_write_them() -> None:
+    money = ColumnSpec("price", ColumnType.NUMERIC, False, scale=2)
+    rows = listing.schema_rows(ArrangementSchema((money,), (0,)))
+    assert rows[1][:2] == ("price", "numeric(38,2)")
+
+
+def test_the_summary_of_each_command_is_whole() -> None:
+    assert not re.search(r"\w\.\.\.", _run("--help").stdout)
 
 
 def test_an_output_that_cannot_be_written_is_said_by_name(

@@ -154,6 +154,7 @@ def test_bug10_several_are_waited_for_together_and_one_may_be_named_twice(held: 
         with pytest.raises(WaitTimeout) as caught:
             wait_all([first, second], 8, 0)
         assert caught.value.facts["ids"] == ["u8"]
+        assert caught.value.facts["uppers"] == [second.upper]  # how far it had come
     one.close()
     two.close()
 
