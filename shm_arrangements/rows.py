@@ -1,9 +1,9 @@
-"""RowImage: the one normal form of rows, from which equality, order, hash and routing are all taken.
+"""RowImage: rows in one normal form, of which equality, order and hash are taken without their columns.
 
 A row becomes a few u64 lanes that order as its values do: per column a NULL flag if it may be NULL (1 is
-NULL, so NULL sorts last), then its value: one lane, two for a numeric, and for a text its first 8 bytes,
-with the whole text in a slot beside. Numbers are offset, floats are made monotone (NaN is beyond infinity).
-Since all operators use this one form, they cannot disagree about which rows are equal.
+NULL, so NULL sorts last), then its value: its order words (kernels/cells.py), and for a text (bytes, JSON,
+the image of a list or record) its first 8 bytes, with the whole of it in a slot beside. Who compares images
+and who compares columns in place agree about which rows are equal, for both read the same words.
 
 Texts are not copied unless several columns must share one buffer. `decode` is the exact inverse of `encode`.
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from shm_arrangements import nested
 from shm_arrangements.columns import Column, Encoding, Ints, Table
 from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow
-from shm_arrangements.kernels import accumulate, cells, gather, hashing, merge
+from shm_arrangements.kernels import accumulate, cells, gather, hashing
 from shm_arrangements.kernels import rows as kernels
 from shm_arrangements.types import VARIABLE, WIDE, AnyType, ColumnSpec, ColumnType, is_nested
 
@@ -63,10 +63,6 @@ class RowSpec:
         """Positions of the columns that have bytes beside their lanes; the k-th owns text slot k."""
         return tuple(i for i, (type_, _) in enumerate(self.types) if has_slot(type_))
 
-    def prefix(self, columns: int) -> RowSpec:
-        """The spec of the first `columns` columns; its lanes are the first lanes of this one."""
-        return self if columns == len(self.types) else RowSpec(self.types[:columns])
-
 
 @dataclass(frozen=True, slots=True)
 class RowImage:
@@ -86,14 +82,10 @@ class RowImage:
         lo, hi = self.text_lo.take(rows, axis=0), self.text_hi.take(rows, axis=0)
         return RowImage(self.spec, self.lanes.take(rows, axis=0), lo, hi, self.text)
 
-    def hash(self, columns: int | None = None) -> Words:
-        """(n,) hash of the values of the first `columns` columns (None: all).
-
-        The same values hash the same whether their columns may be NULL or not.
-        """
-        spec = self.spec if columns is None else self.spec.prefix(columns)
+    def hash(self) -> Words:
+        """(n,) hash of the values; the same values hash the same whether their columns may be NULL or not."""
         out = np.empty(len(self.lanes), np.uint64)
-        hashing.hash_rows(self.lanes, spec.kinds, self.text_lo, self.text_hi, self.text, out)
+        hashing.hash_rows(self.lanes, self.spec.kinds, self.text_lo, self.text_hi, self.text, out)
         return out
 
     def equal(self, rows: Ints, other: RowImage, other_rows: Ints) -> NDArray[np.bool_]:
@@ -121,20 +113,6 @@ class RowImage:
             )  # fmt: skip
         return order
 
-    def merge_order(self, codes: Words, starts: Ints) -> Ints:
-        """(n,) the permutation that sorts by (code, row), given runs of rows that are sorted.
-
-        starts: where the runs begin, ascending, the first 0. Cheap if the runs fall in size.
-        """
-        n = len(self.lanes)
-        order = np.arange(n, dtype=np.int64)
-        if len(starts) > 1:
-            merge.merge_sorted(
-                codes, self.lanes, self.spec.kinds, self.text_lo, self.text_hi, self.text,
-                order, np.empty(n, np.int64), starts,
-            )  # fmt: skip
-        return order
-
     def run_starts(self, order: Ints) -> Ints:
         """Positions in `order` where a run of equal rows begins, ascending; `order` must be sorted by row."""
         out = np.empty(len(order), np.int64)
@@ -143,20 +121,16 @@ class RowImage:
         )
         return out[:runs]
 
-    def consolidate(
-        self, order: Ints, diffs: Ints, times: Words | None = None, *, split: bool = False
-    ) -> tuple[Ints, Ints]:
+    def consolidate(self, order: Ints, diffs: Ints, times: Words | None = None) -> tuple[Ints, Ints]:
         """Rows and sums of diffs of neighbours in sorted `order` equal in row (and time if given).
 
-        Returns (rows (k,), sums (k,)) without zero sums, in order. With `split` a sum beyond 64 bits is given
-        in parts, all but one of them 2^63 - 1 or -2^63.
-        Raises: MultiplicityOverflow at such a sum, without `split`.
+        Returns (rows (k,), sums (k,)) without zero sums, in order. Raises: MultiplicityOverflow.
         """
         rows = np.empty(len(order), np.int64)
         sums = np.empty(len(order), np.int64)
         kept = accumulate.consolidate(
             self.lanes, self.spec.kinds, self.text_lo, self.text_hi, self.text,
-            _NO_WORDS if times is None else times, diffs, order, int(split), rows, sums,
+            _NO_WORDS if times is None else times, diffs, order, rows, sums,
         )  # fmt: skip
         if kept < 0:
             raise MultiplicityOverflow("a sum of diffs is beyond 64 bits")

@@ -24,8 +24,16 @@ from numpy.typing import NDArray
 
 from shm_arrangements.columns import Column, Table
 from shm_arrangements.kernels import cells, nodes
-from shm_arrangements.rows import RowSpec, Words
-from shm_arrangements.types import VARIABLE, ColumnSpec, ColumnType, child_specs, is_nested, type_code
+from shm_arrangements.rows import Words
+from shm_arrangements.types import (
+    VARIABLE,
+    AnyType,
+    ColumnSpec,
+    ColumnType,
+    child_specs,
+    is_nested,
+    type_code,
+)
 
 
 class CodeKind(enum.IntEnum):
@@ -102,12 +110,6 @@ class ArrangementSchema:
             cells.ordered_codes(table.cells, len(self.key), out)
         return out
 
-    def route_of(self, key_columns: Sequence[Column], rows: int | None = None) -> Words:
-        """(n,) the hash of keys, whatever their codes are: what decides which worker owns a row."""
-        out = np.empty(len(key_columns[0]) if key_columns else int(rows or 0), np.uint64)
-        cells.hash_table(Table(key_columns).cells, 0, len(key_columns), out)
-        return out
-
     @cached_property
     def stored_order(self) -> tuple[int, ...]:
         """Stored position -> row position."""
@@ -128,14 +130,9 @@ class ArrangementSchema:
         return tuple(self.columns[i] for i in self.stored_order)
 
     @cached_property
-    def stored_image(self) -> RowSpec:
-        """How stored rows are compared."""
-        return RowSpec.of(self.stored)
-
-    @cached_property
-    def key_image(self) -> RowSpec:
-        """How keys are compared: the first lanes of `stored_image`."""
-        return RowSpec.of(self.key_specs)
+    def stored_types(self) -> list[AnyType]:
+        """The types of the stored columns."""
+        return [spec.type for spec in self.stored]
 
     @cached_property
     def nodes(self) -> NDArray[np.int64]:

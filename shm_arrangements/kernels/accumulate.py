@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shm_arrangements.kernels.jit import I64, OUT_I64, U8, U64, U64_2D, i64, inner, kernel
+from shm_arrangements.kernels.jit import I64, OUT_I64, U8, U64, U64_2D, inner, kernel
 from shm_arrangements.kernels.rows import I64_2D, compare_rows
 
 LOW32: Final = 0xFFFFFFFF
@@ -43,16 +43,15 @@ def write_parts(high: int, low: int, sums: Any, at: int) -> int:
     return at
 
 
-@kernel(U64_2D, U8, I64_2D, I64_2D, U8, U64, I64, I64, i64, OUT_I64, OUT_I64)
+@kernel(U64_2D, U8, I64_2D, I64_2D, U8, U64, I64, I64, OUT_I64, OUT_I64)
 def consolidate(
     lanes: Any, kinds: Any, lo: Any, hi: Any, text: Any, times: Any, diffs: Any,
-    order: Any, split: int, out_rows: Any, out_diffs: Any,
+    order: Any, out_rows: Any, out_diffs: Any,
 ) -> int:  # fmt: skip
     """Sum the diffs of neighbours in `order` with equal row and time; drop zero sums.
 
     times: (rows,), or empty to sum over all times. out_rows gets the first row of each sum.
-    split: 1 writes a sum beyond 64 bits in parts; 0 refuses it.
-    Returns how many were written, or -1 if a sum was refused. out_rows may be `order` itself.
+    Returns how many were written, or -1 if a sum is beyond 64 bits. out_rows may be `order` itself.
     """
     kept = 0
     k = 0
@@ -72,10 +71,9 @@ def consolidate(
             k += 1
         high += low >> 32
         low &= LOW32
-        if split == 0 and (high < LEAST_HIGH or high > MOST_HIGH):
+        if high < LEAST_HIGH or high > MOST_HIGH:
             return -1
-        end = write_parts(high, low, out_diffs, kept)
-        for at in range(kept, end):
-            out_rows[at] = row
-        kept = end
+        if high != 0 or low != 0:
+            out_rows[kept], out_diffs[kept] = row, (high << 32) | low
+            kept += 1
     return kept

@@ -355,7 +355,7 @@ def hash_cells(table: Any, row: Any, first: Any, last: Any) -> Any:
 
 @kernel(TABLE, i64, i64, OUT_U64)
 def hash_table(table: Any, first: int, last: int, out: Any) -> None:
-    """out[i] = hash of columns first..last-1 of row i: the one hash of values, for lookup and routing."""
+    """out[i] = hash of columns first..last-1 of row i."""
     for i in range(out.shape[0]):
         out[i] = hash_cells(table, i, first, last)
 

@@ -1,6 +1,6 @@
-"""Merging sorted runs, of batches and of one order.
+"""Merging batches.
 
-A merge of batches goes through them twice: `merge_sources` decides, a byte an update, what becomes of each,
+A merge goes through them twice: `merge_sources` decides, a byte an update, what becomes of each,
 and `replay_merge` says it again as references, when it is known how much room all of it takes. Both go on
 where they stopped. Rows are compared only where codes are equal.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numba import types
 
 from shm_arrangements.kernels.accumulate import LEAST_HIGH, LOW32, MOST_HIGH, write_parts
 from shm_arrangements.kernels.assemble import ROW_BITS
@@ -21,17 +20,15 @@ from shm_arrangements.kernels.jit import (
     OUT_U8,
     OUT_U64,
     U8,
-    U64,
-    U64_2D,
     i64,
     inner,
     kernel,
     read,
     u64,
 )
-from shm_arrangements.kernels.rows import I64_2D, compare_rows
 
-TABLES = read(types.int64, 3)
+TABLES = read(i64, 3)
+I64_2D = read(i64, 2)
 LAST_CODE: Final = (1 << 64) - 1
 _MOST: Final = np.uint64(LAST_CODE)
 
@@ -396,37 +393,3 @@ def replay_merge(sources: Any, ops: Any, odds: Any, cursor: Any, refs: Any, sums
         op += 1
     cursor[AT_OP], cursor[AT_ODD] = op, odd
     return op - first  # type: ignore[no-any-return]
-
-
-@kernel(U64, U64_2D, U8, I64_2D, I64_2D, U8, OUT_I64, OUT_I64, I64)
-def merge_sorted(
-    codes: Any, lanes: Any, kinds: Any, lo: Any, hi: Any, text: Any, order: Any, spare: Any, starts: Any
-) -> None:
-    """Sort order (n,) by (code, row), given that each run of it is; runs begin at `starts`, the first at 0.
-
-    The runs are merged from the last to the first, so they should fall in size, as a chain's batches do:
-    then the cost is about 2 n. spare: (n,) scratch.
-    """
-    n = order.shape[0]
-    for run in range(starts.shape[0] - 2, -1, -1):
-        first, middle = starts[run], starts[run + 1]
-        size = middle - first
-        for k in range(size):
-            spare[k] = order[first + k]
-        a, b, at = 0, middle, first
-        while a < size and b < n:
-            i, j = spare[a], order[b]
-            after = codes[i] > codes[j]
-            if codes[i] == codes[j]:
-                after = compare_rows(lanes, lo, hi, text, i, lanes, lo, hi, text, j, kinds, 0, 0) > 0
-            if after:
-                order[at] = j
-                b += 1
-            else:
-                order[at] = i
-                a += 1
-            at += 1
-        while a < size:
-            order[at] = spare[a]
-            a += 1
-            at += 1

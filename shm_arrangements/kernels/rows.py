@@ -6,8 +6,8 @@ row numbers.
 
 Sorting is by levels: the code (if any), each lane, the time (if any). A large range is radix-sorted by its
 first level that is not constant, and the ranges of equal values go on to the next level; a small range, or
-one whose texts tie, is merge-sorted by whole comparisons. So the cost stays O(n log n) when all codes are
-equal (an empty key), and near linear in the usual case. It is stable.
+one whose texts tie, is merge-sorted by whole comparisons. So the cost is O(n log n), whatever ties, and near
+linear in the usual case. It is stable.
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ def sleep(words: Array, at: int, seen: int, timespec: Array) -> tuple[Array, int
     return timespec, -1  # nobody else rings here: it rang before, or time is over
 
 
-# Images of rows (hashing, rows, merge): the reference takes the relation they were made of.
+# Images of rows (hashing, rows, accumulate): the reference takes the relation they were made of.
 
 
 @reference_of("hashing.hash_rows")
@@ -292,9 +292,7 @@ def run_starts(relation: Relation, order: Array) -> tuple[Array, int]:
 
 
 @reference_of("accumulate.consolidate")
-def consolidate(
-    relation: Relation, times: Array, diffs: Array, order: Array, split: int
-) -> tuple[Array, Array, int]:
+def consolidate(relation: Relation, times: Array, diffs: Array, order: Array) -> tuple[Array, Array, int]:
     def key(row: int) -> tuple[Any, ...]:
         return (row_key(relation, row), *times[row : row + 1].tolist())
 
@@ -302,16 +300,11 @@ def consolidate(
     for _, equal in itertools.groupby(order.tolist(), key):
         rows = list(equal)
         parts = parts_of(sum(int(diffs[row]) for row in rows))
-        if len(parts) > 1 and not split:
+        if len(parts) > 1:
             return order[:0], order[:0], -1
         found += [(rows[0], part) for part in parts]
     pairs = np.array(found, np.int64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1], len(found)
-
-
-@reference_of("merge.merge_sorted")
-def merge_sorted(codes: Array, relation: Relation, order: Array, starts: Array) -> tuple[Array]:
-    return sort_rows(codes, relation, order[:0], order)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

@@ -488,22 +488,10 @@ def _consolidate(draw: Any) -> list[Any]:
     times = _levels(draw, n)
     diffs = i64([draw(diff_values) for _ in range(n)])
     order = _sorted(draw, image, times)
-    return [both, times, diffs, order, draw(st.integers(0, 1)), Out(n, np.int64), Out(n, np.int64)]
+    return [both, times, diffs, order, Out(n, np.int64), Out(n, np.int64)]
 
 
 diff_values = st.sampled_from([1, 1, -1, 2, (1 << 63) - 1, -(1 << 63)])
-
-
-@case("merge.merge_sorted")
-def _merge_sorted(draw: Any) -> list[Any]:
-    _, image, both = _drawn_image(draw)
-    n = len(image)
-    codes = u64(reference.hash_table(both.reference[0], 0, 0)[0])
-    starts = sorted({0, *draw(st.lists(st.integers(0, max(n - 1, 0)), max_size=3))}) if n else [0]
-    order = np.arange(n)
-    for first, last in itertools.pairwise([*starts, n]):
-        order[first:last] = reference.sort_rows(codes, both.reference[0], u64([]), order[first:last])[0]
-    return [codes, both, InOut(order), Scratch(n, np.int64), i64(starts)]
 
 
 @together("sort.spread_codes", "sort.sort_buckets")

@@ -21,7 +21,7 @@ from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow, NotOrdered
 from shm_arrangements.frontier import MAX_TIME, Frontier
 from shm_arrangements.kernels import find
-from shm_arrangements.rows import Words, encode
+from shm_arrangements.rows import RowSpec, Words, encode
 from shm_arrangements.schema import ArrangementSchema, CodeKind
 from shm_arrangements.testing import strategies
 from shm_arrangements.testing.model import rows_of
@@ -61,7 +61,7 @@ class CollidingTrace(HeapTrace):
         if not len(batch) or batch.schema.code is not CodeKind.HASH:
             return batch
         codes = batch.codes & np.uint64(1)
-        image = encode(batch.columns, batch.schema.stored_image, rows=len(batch))
+        image = encode(batch.columns, RowSpec.of(batch.schema.stored), rows=len(batch))
         order = image.sort_order(codes, batch.times)
         columns = tuple(column.take(order) for column in batch.columns)
         return Batch.of_arrays(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shm_arrangements.columns import Column
@@ -44,6 +44,9 @@ def compare_values(a: Any, b: Any) -> int:
         return 1 if a is None else -1
     if NAN in (a, b) and not (isinstance(a, str) and isinstance(b, str)):
         return 1 if a == NAN else -1
+    if isinstance(a, list | tuple):
+        parts = (c for x, y in zip(a, b, strict=False) if (c := compare_values(x, y)))
+        return next(parts, (len(a) > len(b)) - (len(a) < len(b)))
     if isinstance(a, str):
         a, b = a.encode(), b.encode()
     return -1 if a < b else 1
@@ -108,9 +111,6 @@ def test_a_hash_does_not_depend_on_whether_null_was_possible(table: tuple[Specs,
     nullable = RowSpec(tuple((spec.type, True) for spec in specs))
     wide = encode(columns_of(specs, rows), nullable, rows=len(rows))
     assert (wide.hash() == image_of(specs, rows).hash()).all()
-    if specs:
-        first = encode(columns_of(specs, rows)[:1], nullable.prefix(1))
-        assert (wide.hash(1) == first.hash()).all()
 
 
 def test_null_and_no_columns_hash_to_constants() -> None:
@@ -194,30 +194,6 @@ def test_large_sorts_are_exact_whatever_ties(distinct: int, seed: int) -> None:
     assert (image.sort_order(code, times) == wanted).all()
     wanted = np.lexsort((numbers, nulls, rank))
     assert (image.sort_order() == wanted).all()
-
-
-@settings(max_examples=50)
-@given(tables(), st.data())
-def test_merging_sorted_runs_equals_sorting(table: tuple[Specs, list[Any]], data: st.DataObject) -> None:
-    specs, rows = table
-    cuts = data.draw(st.lists(st.integers(1, len(rows)), max_size=3).map(sorted)) if rows else []
-    starts = sorted({0, *(c for c in cuts if c < len(rows))})
-    image = image_of(specs, rows)
-    codes = image.hash(min(1, len(specs)))
-    ends = [*starts[1:], len(rows)]
-    order = np.concatenate(
-        [
-            lo + image.take(np.arange(lo, hi)).sort_order(codes[lo:hi])
-            for lo, hi in zip(starts, ends, strict=True)
-        ]
-    )
-    shuffled, code = image.take(order), codes.take(order)
-    merged = shuffled.merge_order(code, np.array(starts, np.int64))
-    again = shuffled.sort_order(code)
-    every = np.arange(len(rows))
-    assert (code.take(merged) == code.take(again)).all()
-    assert shuffled.take(merged).equal(every, shuffled.take(again), every).all()
-    assert sorted(merged.tolist()) == every.tolist()
 
 
 def test_a_null_where_none_may_be_is_refused() -> None:
