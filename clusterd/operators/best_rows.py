@@ -1,8 +1,8 @@
 """BestRows: the first and the last row of each group that only gets more of them; one or two rows a group.
 
 What OrderedRows keeps in trees, for inputs that are known to grow: no row that was passed over can come back,
-so none is kept, and a change costs O(1). An input that takes rows away all the same gives an error in data,
-which stays: what would be left was not kept.
+so none is kept beyond the round, and a change costs O(1). An input that takes rows away all the same gives an
+error in data, which stays: what would be left was not kept.
 
 Does not: find out whether an input grows.
 """
@@ -21,6 +21,9 @@ from clusterd.operators.row_table import Partials, RowTable, Steps
 from shm_arrangements.rows import RowImage, RowSpec
 
 __all__ = ["BestRows"]
+
+_SPARSE = 8  # times as many slots as rows: then the rows move to a table of their own size
+_LEAST_SPARSE = 4096
 
 
 class BestRows:
@@ -94,5 +97,19 @@ class BestRows:
         count = kernels.retire_best(rows, groups, self._kept.a, self._held.a, holders, self._marks.a, free)
         self.partials.retire(self._no_sums.a, self._marks.a)
         self.table.free(free[:count])
+        if self.table.capacity > _LEAST_SPARSE and self.table.capacity > _SPARSE * len(self.table):
+            self._rebuild()
         self.visited += int(self._state[kernels.VISITED])
         self._steps, self._order, self._starts = None, NOTHING, NOTHING
+
+    def _rebuild(self) -> None:
+        """Keep the same rows in as little memory as they need: a round may have seen many more."""
+        old, kept = self.table, self._kept.a
+        rows = np.unique(kept[kept >= 0]).astype(np.int64)
+        self.table = RowTable(old.spec, grouped=True)
+        moved = np.full(old.capacity + 1, -1, np.int32)
+        moved[rows] = self.table.assign(old.image(rows), old.groups(rows))
+        for sized in (self._kept, self._held):
+            sized.a[:] = moved[sized.a]  # -1 stays: it is the last
+        self.partials = Partials(2)
+        self._marks, self._no_sums = Growable(np.int32), Growable(np.uint64, (2,))

@@ -58,6 +58,7 @@ Words = NDArray[np.uint64]
 Bools = NDArray[np.bool_]
 
 _CHUNK_WORDS = 1 << 20  # of sums looked at in one piece, before and after each
+_LEAST_STEPS = 256
 _FAULTS_A_PIECE = 1024
 _TOO_MANY = 4  # beside the codes of reduce_tactic.py: rows of a list
 _TYPE_NAMES = {ColumnType.FLOAT64: "double precision", ColumnType.FLOAT32: "real"}
@@ -184,7 +185,7 @@ class ReduceOperator:
             for _ in tracked.open(steps, groups):
                 yield self._piece(faults)
         fields = self._sums.table()
-        size = max(256, min(BLOCK_ROWS // 2, _CHUNK_WORDS // self._sums.width))
+        size = max(_LEAST_STEPS, min(BLOCK_ROWS // 2, _CHUNK_WORDS // self._sums.width))
         shape = (min(size, count), self._sums.width)
         before: Words = np.empty(shape, np.uint64)
         after: Words = np.empty(shape, np.uint64)

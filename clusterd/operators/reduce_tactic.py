@@ -269,9 +269,9 @@ class Sums:
         found.values[nulls] = 0
         if found.unfit is not None:
             found.unfit[nulls & (found.unfit == RANGE)] = FINE
-        codes = (
-            found.unfit if unfit is None else unfit if found.unfit is None else np.maximum(found.unfit, unfit)
-        )
+        codes = found.unfit
+        if unfit is not None:  # what was made of a count that is none says nothing
+            codes = unfit if codes is None else np.where(unfit != FINE, unfit, codes)
         return Values(result.type, found.values, nulls if nulls.any() else None, codes)
 
     def _truth(self, call: AggregateCall, words: Words, nulls: Bools) -> Values:

@@ -140,13 +140,17 @@ class RowTable:
             kernels.compact_text(self.text, self.text_lo, self.text_hi, text.a, self._meta)
             self._text = text
 
-    def columns(self, slots: Ints) -> tuple[Column, ...]:
-        """The rows of `slots`, as columns (the group left out)."""
+    def image(self, slots: Ints) -> RowImage:
+        """The rows of `slots`, the group left out; texts are this table's own."""
         lanes = self.lanes.take(slots, axis=0)
         if self.grouped:
             lanes = np.ascontiguousarray(lanes[:, 1:])
         lo, hi = self.text_lo.take(slots, axis=0), self.text_hi.take(slots, axis=0)
-        return decode(RowImage(self.spec, lanes, lo, hi, self.text))
+        return RowImage(self.spec, lanes, lo, hi, self.text)
+
+    def columns(self, slots: Ints) -> tuple[Column, ...]:
+        """The rows of `slots`, as columns (the group left out)."""
+        return decode(self.image(slots))
 
     def column(self, slots: Ints, position: int) -> Column:
         """One column of the rows of `slots`."""

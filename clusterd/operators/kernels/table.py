@@ -10,6 +10,9 @@ A partial is what one round adds to one slot at one time. Its sums begin with th
 wide. A slot finds its first and its last partial directly, others by hash, so any order of times costs O(1)
 an update.
 
+Few rows among many are looked up in groups of `_AHEAD`: a first pass asks for the memory of all of them, so
+that their cache misses are waited for together. What it writes is a guess, or is written again.
+
 Does not: allocate. A kernel that runs out of room says how far it came, the caller makes room and goes on.
 """
 
@@ -50,6 +53,8 @@ _LOW = np.uint64(0xFFFFFFFF)
 _ONE, _ZERO = np.uint64(1), np.uint64(0)
 _ODD_A = np.uint64(0x9E3779B97F4A7C15)
 _ODD_B = np.uint64(0xD6E8FEB86659FD93)
+_AHEAD = 32  # rows: as many misses as a core has under way, and some more
+_FEW = 8  # times as many places as rows: below, what is looked up is in a cache after a few rows
 
 
 @inner
@@ -98,8 +103,22 @@ def assign_slots(
     shift = _shift(table)
     room = table.shape[0] >> 1
     texts = lo.shape[1]
+    are_few = table.shape[0] > _FEW * n
+    ahead = start
     for i in range(start, n):
+        if are_few and i == ahead:
+            ahead = min(i + _AHEAD, n)
+            for k in range(i, ahead):
+                tag = hashes[k] >> _S32
+                entry = table[np.int64(tag >> shift)]
+                out[k] = -1
+                if entry >> _S32 == tag and s_lanes.shape[1] > 0:
+                    s = np.int64(entry & _LOW) - 1
+                    if s_lanes[s, 0] == lanes[k, 0]:
+                        out[k] = s
         h = hashes[i]
+        if are_few and out[i] >= 0 and _same_row(lanes, lo, hi, text, i, s_lanes, s_lo, s_hi, s_text, out[i]):
+            continue
         if (
             i > start
             and h == hashes[i - 1]
@@ -301,7 +320,15 @@ def fold(
     before, after: (>= end - start, W), the sums of the slot around each step.
     """
     width = s_words.shape[1]
+    are_few = s_words.shape[0] > _FEW * (end - start)
+    ahead = start
     for k in range(start, end):
+        if are_few and k == ahead:
+            ahead = min(k + _AHEAD, end)
+            for j in range(k, ahead):
+                slot = p_slot[order[j]]
+                for w in range(width):
+                    before[j - start, w] = s_words[slot, w]
         p = order[k]
         slot = p_slot[p]
         row = k - start
