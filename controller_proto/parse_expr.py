@@ -150,7 +150,7 @@ def _prefix(tokens: Tokens, depth: int) -> Expr:
             return _number(tokens, "-")
         return Call("neg", (read_expr(tokens, _UNARY, depth + 1),))
     if tokens.accept_op("~"):
-        return Call("~", (read_expr(tokens, _UNARY, depth + 1),))
+        return Call("bit_not", (read_expr(tokens, _UNARY, depth + 1),))
     if tokens.accept_op("("):
         inner = read_expr(tokens, 0, depth + 1)
         tokens.expect_op(")")
@@ -265,10 +265,11 @@ def _cast(inner: Expr, column: Column) -> Expr:
         if inner.value is None:
             return _typed(column, None)
         is_number = inner.type in _NUMBERS
+        is_exact = inner.type not in (ColumnType.FLOAT32, ColumnType.FLOAT64)
         text: str | None = None
         if inner.type is ColumnType.TEXT:
             text = str(inner.value)
-        elif is_number and (column.type in _NUMBERS or column.type is ColumnType.TEXT):
+        elif is_number and (column.type in _NUMBERS or (column.type is ColumnType.TEXT and is_exact)):
             text = format_scalar(inner.value, inner.column)
         literal = None if text is None else _read(text, column)
         if literal is not None:

@@ -104,7 +104,7 @@ def _call(function: str, args: Sequence[Expr]) -> tuple[str, int]:
         strength = _BINARY[function]
         left = format_expr(args[0], strength + (strength == _COMPARISON))
         return f"{left} {function} {format_expr(args[1], strength + 1)}", strength
-    if len(args) == 1 and (function in ("not", "neg", "~", *_TESTS) or function.startswith("cast ")):
+    if len(args) == 1 and (function in ("not", "neg", "bit_not", *_TESTS) or function.startswith("cast ")):
         return _unary(function, args[0])
     listed = ", ".join(format_expr(a) for a in args)
     match function, len(args):
@@ -140,7 +140,7 @@ def _unary(function: str, arg: Expr) -> tuple[str, int]:
             # `-1` is a literal, and `--` would be read as two of them.
             ambiguous = text[0].isdigit() or text[0] == "-"
             return f"-({text})" if ambiguous else f"-{text}", _UNARY
-        case "~":
+        case "bit_not":
             return f"~ {format_expr(arg, _UNARY)}", _UNARY
         case _ if function in _TESTS:
             return f"{format_expr(arg, _IS)} IS {function[3:].upper()}", _IS

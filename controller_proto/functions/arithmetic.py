@@ -32,13 +32,13 @@ FUNCTIONS: Final = (
     _arithmetic("-", _ALIKE.format("numeric(s), numeric(s) -> numeric(s);"), "Difference.",
                 "2::uint2 - 3::uint2", "error: uint2 out of range", errors=_RANGE),
     _arithmetic("*", _ALIKE.format("numeric(s), numeric(t) -> numeric(s+t);"),
-                "Product. Of numerics it has the digits behind the point of both, up to 38, and is rounded "
-                "half away from zero.",
-                "1.5::numeric(38,1) * 0.25::numeric(38,2)", "0.375", errors=_RANGE),
+                "Product. Of numerics it has the digits behind the point of both, up to 38, and is "
+                "rounded half away from zero.", "1.5::numeric(38,1) * 0.25::numeric(38,2)", "0.375",
+                errors=_RANGE),
     _arithmetic("/", _ALIKE.format("numeric(s), numeric(t) -> numeric(q);"),
-                "Quotient. Of integers it is rounded toward zero; of numerics it has 16 digits "
-                "behind the point, or more if an argument does, rounded half away from zero.",
-                "7 / 2", "3", errors=_DIVISION,
+                "Quotient. Of integers it is rounded toward zero; of numerics it has 16 digits behind the "
+                "point, or more if an argument does, rounded half away from zero.", "7 / 2", "3",
+                errors=_DIVISION,
                 differs="PostgreSQL gives a quotient of numerics 16 digits or more in all; DuckDB divides "
                         "integers and decimals as doubles, and by zero to NULL."),
     _arithmetic("%", _ALIKE.format("numeric(s), numeric(s) -> numeric(s);"),
@@ -47,7 +47,7 @@ FUNCTIONS: Final = (
                 differs="PostgreSQL has none of doubles; of DuckDB's, by zero is NULL or NaN."),
     _arithmetic("div", _WHOLE + "numeric(s), numeric(s) -> numeric", "Quotient rounded toward zero.",
                 "div(-7.5::numeric(38,1), 2::numeric)", "-3", errors=_DIVISION),
-    _arithmetic("mod", _ALIKE.format("numeric(s), numeric(s) -> numeric(s);"), "The same as `%`.", "mod(7, 4)",
-                "3", errors=_DIVISION),
+    _arithmetic("mod", _ALIKE.format("numeric(s), numeric(s) -> numeric(s);"), "The same as `%`.",
+                "mod(7, 4)", "3", errors=_DIVISION),
     _arithmetic("neg", _SIGNED, "`-x`.", "-(5)", "-5", errors=_RANGE),
 )  # fmt: skip

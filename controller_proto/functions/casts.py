@@ -8,6 +8,12 @@ from controller_proto.functions.signatures import declared
 
 _INTEGERS: Final = ("smallint", "integer", "bigint", "uint2", "uint4", "uint8")
 _FLOATS: Final = ("real", "double precision")
+_READ: Final = (
+    "boolean", *_INTEGERS, *_FLOATS, "bytea", "date", "time", "timestamp", "timestamptz", "interval", "uuid",
+    "jsonb",
+)  # fmt: skip
+# Of texts that are no value of a type.
+MALFORMED: Final = tuple(f"invalid input syntax for type {name}" for name in (*_READ, "numeric"))
 
 
 def _pairs() -> list[str]:
@@ -19,7 +25,10 @@ def _pairs() -> list[str]:
         "timestamp -> date", "timestamptz -> date", "timestamp -> time", "timestamptz -> time",
         "time -> interval", "interval -> time",
     ]  # fmt: skip
-    return pairs
+    pairs += [f"text -> {name}" for name in (*_READ, "numeric(s)")]
+    pairs += [f"{name} -> text" for name in (*_READ, "numeric(s)")]
+    pairs += [f"boolean -> {name}" for name in _INTEGERS] + [f"{name} -> boolean" for name in _INTEGERS]
+    return [*pairs, "any -> text"]
 
 
 FUNCTIONS: Final = (
@@ -28,6 +37,10 @@ FUNCTIONS: Final = (
         "The same value in another type. A number becomes an integer by rounding, a double half to even, a "
         "numeric half away from zero; a numeric gets more or fewer digits behind the point.",
         "2.5::double precision::bigint", "2",
-        errors="; ".join(f"{name} out of range" for name in (*_INTEGERS, "numeric", *_FLOATS, "timestamp")),
+        errors="; ".join(f"{name} out of range" for name in (*_INTEGERS, "numeric", *_FLOATS, "timestamp"))
+        + "; " + "; ".join(MALFORMED),
+        differs="A jsonb is printed without blanks. A double becomes a numeric by the shortest digits that "
+                "read back as it (PostgreSQL: by 15). Texts of moments are read in ISO form alone, and the "
+                "numeric NaN is none.",
     ),
 )  # fmt: skip

@@ -40,6 +40,6 @@ FUNCTIONS: Final = (
     _logic("num_nonnulls", "any... -> bigint", "How many arguments are not NULL.",
            "num_nonnulls(1, null::text)", "1", nulls="never"),
     _logic("error", "text -> boolean", "An error that says so; an arm of CASE has the type of the other.",
-           'CASE WHEN true THEN error("no such fruit") ELSE 1 END', "error: no such fruit",
-           constant=(0,), errors="its text"),
+           'CASE WHEN true THEN error("no such fruit") ELSE 1 END', "error: no such fruit", constant=(0,),
+           errors="its text"),
 )  # fmt: skip

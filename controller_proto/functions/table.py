@@ -12,6 +12,7 @@ from controller_proto.functions import (
     casts,
     comparison,
     logic,
+    mathematics,
     text,
 )
 from controller_proto.functions.signatures import Function
@@ -31,6 +32,22 @@ ERRORS: Final = (
     "uint8 out of range",
     "real out of range",
     "timestamp out of range",
+    "input is out of range",
+    "cannot take square root of a negative number",
+    "cannot take logarithm of zero",
+    "cannot take logarithm of a negative number",
+    "zero raised to a negative power is undefined",
+    "a negative number raised to a non-integer power yields a complex result",
+    *casts.MALFORMED,
+    "negative substring length not allowed",
+    "text too long",
+    "field position must not be zero",
+    "requested character not valid",
+    "invalid format",
+    "unrecognized encoding",
+    "invalid encoded data",
+    "invalid byte sequence",
+    "index out of range",
 )
 
 # What pages call a family, and its functions.
@@ -38,6 +55,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Function, ...]]]] = {
     "logic": ("Logic and NULL", logic.FUNCTIONS),
     "comparison": ("Comparison", comparison.FUNCTIONS),
     "arithmetic": ("Arithmetic", arithmetic.FUNCTIONS),
+    "mathematics": ("Mathematics and bits", mathematics.FUNCTIONS),
     "casts": ("Casts", casts.FUNCTIONS),
     "text": ("Text", text.FUNCTIONS),
 }

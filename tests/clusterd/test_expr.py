@@ -213,7 +213,7 @@ def test_a_conjunction_of_nothing_is_none_and_of_a_number_is_refused() -> None:
         (Call("=", (ColumnRef(1), ColumnRef(3))), "= of bigint and text"),
         (Call("=", (ColumnRef(3), ColumnRef(5))), "= of text and numeric"),
         (Call("neg", (ColumnRef(0),)), "neg of boolean"),
-        (Call("||", (ColumnRef(3), ColumnRef(1))), "|| of text and bigint"),
+        (Call("||", (ColumnRef(1), ColumnRef(1))), "|| of bigint and bigint"),
         (Call("not", ()), "not takes 1 argument, 0 given"),
         (Call("sqroot", (ColumnRef(2), ColumnRef(2))), "function 'sqroot' is not known"),
         (Literal(T.INT64, 1 << 63), "literal 9223372036854775808"),

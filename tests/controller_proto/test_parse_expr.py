@@ -75,7 +75,7 @@ def _shape(expr: Expr) -> str:
         ('#0 || "x" LIKE "a%" ', "(like (|| #0 'x') 'a%')"),
         ('#0 NOT ILIKE "a!%" ESCAPE "!"', "(not (ilike #0 'a!%' '!'))"),
         ('#0 ~ "a" AND #0 !~* "b"', "(and (~ #0 'a') (not (~* #0 'b')))"),
-        ("~#0 & 1 | 2 # 3 << 1", "(<< (# (| (& (~ #0) 1) 2) 3) 1)"),
+        ("~#0 & 1 | 2 # 3 << 1", "(<< (# (| (& (bit_not #0) 1) 2) 3) 1)"),
         ("-#0 ^ 2 * 3", "(* (power (neg #0) 2) 3)"),
         ('#0 -> "a" ->> "b" = "c"', "(= (->> (-> #0 'a') 'b') 'c')"),
         ("#0 @> #1 OR #0 ? #2", "(or (@> #0 #1) (? #0 #2))"),
@@ -135,7 +135,7 @@ def _calls(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
         st.builds(Call, st.sampled_from(["and", "or"]), st.lists(inner, min_size=2, max_size=3).map(tuple)),
         st.builds(
             Call,
-            st.sampled_from(["not", "neg", "~", "is_null", "is_true", "is_false", "is_unknown", "f"]),
+            st.sampled_from(["not", "neg", "bit_not", "is_null", "is_true", "is_false", "is_unknown", "f"]),
             st.tuples(inner),
         ),
         st.builds(Call, st.sampled_from(["f", "now_ts"]), st.just(()) | two),

@@ -88,7 +88,7 @@ def test_an_expression_has_its_type_and_nullability(expr: Expr, type_: str) -> N
         (_call("and", _c(0)), "and of bigint"),
         (_call("not", _c(0)), "not of bigint"),
         (_call("is_true", _c(0)), "is_true of bigint"),
-        (_call("||", _c(3), _c(0)), "|| of text and bigint"),
+        (_call("||", _c(0), _c(0)), "|| of bigint and bigint"),
         (_call("sqroot", _c(2)), "function 'sqroot' is not known"),
         (Case(_c(0), _c(0), _c(0)), "condition of CASE is bigint"),
         (Case(_c(4), _c(0), _c(3)), "CASE of bigint and text"),

@@ -28,7 +28,10 @@ from shm_arrangements.types import ColumnSpec
 __all__ = ["CallSite", "Implementation", "Outcome", "implementation", "implemented", "opened", "strict"]
 
 # Modules beside those called as the families are.
-_MORE: Final[dict[str, tuple[str, ...]]] = {"casts": ("casts_of_moments",)}
+_MORE: Final[dict[str, tuple[str, ...]]] = {
+    "casts": ("casts_of_moments", "casts_of_text", "casts_to_text"),
+    "text": ("text_forms", "bytes"),
+}
 
 
 @dataclass(frozen=True, slots=True)
