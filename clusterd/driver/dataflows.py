@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from clusterd.driver.reads import parse_u64
 from clusterd.driver.reasons import not_an_export
 from clusterd.driver.state import Directive, Run
+from clusterd.render.explain import explain as print_physical
+from clusterd.render.plan import plan_dataflow
 from controller_proto import command as c
 from controller_proto.codec import encode_body
 from controller_proto.dataflow import DataflowBody, DataflowHeader
@@ -22,7 +24,6 @@ from controller_proto.parse_dataflow import (
     parse_dataflow,
     parse_frontier,
     parse_key,
-    print_dataflow,
     resolve,
 )
 from controller_proto.script import Words
@@ -77,12 +78,20 @@ def _resolve(run: Run, words: Words, name: str, text: DataflowText) -> tuple[Dat
 
 
 def explain(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    """The physical plan, made here as the replica makes it; nothing is sent."""
     ref = words.get("ref")
-    if ref is None:
-        return print_dataflow(parse_dataflow(body))
-    if ref not in run.dataflows:
+    if ref is not None and ref not in run.dataflows:
         raise LocalProtocolError("unknown-id", f"no dataflow is called {ref!r}")
-    return print_dataflow(run.dataflows[ref])
+    text = parse_dataflow(body) if ref is None else run.dataflows[ref]
+    header, plans = resolve(
+        text,
+        name=ref or "explained",
+        as_of=0,
+        until=None,
+        schema_of=lambda source: run.schema(source.schema, source.shard),
+        indexes=run.indexes,
+    )
+    return print_physical(plan_dataflow(header, plans, run.indexes)).splitlines()
 
 
 def schedule(run: Run, words: Words, body: Sequence[str]) -> list[str]:

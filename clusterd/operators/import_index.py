@@ -75,8 +75,7 @@ class ImportIndex:
     def finish(self) -> None:
         self._view.clear()
         for pending in self._pending:
-            # A batch that reaches beyond the round has something for the next one.
-            pending[:] = [batch for batch in pending if self._upper.precedes(batch.description.upper)]
+            pending[:] = [batch for batch in pending if _has_more(batch, self._upper)]
         if self._upper.is_empty:
             self.close()
         else:
@@ -99,3 +98,13 @@ class ImportIndex:
 def _before(batches: list[Batch], limit: Frontier) -> tuple[Batch, ...]:
     """The batches that can hold a time before `limit`."""
     return tuple(batch for batch in batches if batch.description.lower.precedes(limit))
+
+
+def _has_more(batch: Batch, upper: Frontier) -> bool:
+    """Whether the batch holds something for the round that begins at `upper`.
+
+    The batches of a finished index reach to the end of time, and hold nothing there.
+    """
+    if not upper.precedes(batch.description.upper):
+        return False
+    return len(batch) > 0 and not Frontier.at(int(batch.time_cells.max())).precedes(upper)

@@ -69,6 +69,81 @@ def test_a_change_costs_the_same_over_ten_times_the_state() -> None:
         assert large[name] <= 2 * small[name] + 64, (name, small, large)
 
 
+def touched_beside_a_finished_index(rows: int) -> int:
+    """State rows that a join looks at for one new key, beside an index of `rows` facts that is finished."""
+    with MiniReplica() as replica:
+        for name, columns in SHARDS.items():
+            replica.shards[name] = MemoryShard(columns)
+        facts, keys = replica.shards["facts"], replica.shards["keys"]
+        facts.append([((n, n // GROUP_ROWS, n % 7), 0, 1) for n in range(rows)], Frontier.empty())
+        keys.append([((n,), 0, 1) for n in range(0, rows, 2)], Frontier.at(1))
+        replica.create(*dataflow(INDEX, SHARDS, name="index"))
+        view = replica.create(*dataflow(VIEW, SHARDS, name="view", indexes=replica.exports))
+        replica.drain()
+        before = node(view, "join").state.touched_rows
+        keys.append([((5,), 1, 1)], Frontier.at(2))
+        replica.drain()
+        assert replica.read("u12", 0).rows[1, 2, 10, 6] == 1
+        assert replica.read("u12", 1).rows[1, 3, 15, 6] == 1
+        return node(view, "join").state.touched_rows - before
+
+
+@pytest.mark.slow
+def test_bug44_an_index_that_is_finished_is_not_read_again_at_every_change() -> None:
+    small, large = touched_beside_a_finished_index(2_000), touched_beside_a_finished_index(20_000)
+    assert large <= 2 * small + 64 < 1000
+
+
+STAR = """
+    import index=11
+    import index=21
+    import index=31
+    build id=9
+      Project (#0, #1, #4)
+        Filter #1 >= 0
+          Join on=(#0 = #3 = #6)
+            Get u1
+            Get u2
+            Get u3
+    export index=12 on=9 key=[0]
+"""
+
+
+def delta_join_of(rows: int) -> tuple[int, int]:
+    """What a delta join over three indexes of `rows` rows keeps, and looks at for one change of each."""
+    with MiniReplica() as replica:
+        names = ("a", "b", "c")
+        for number, name in enumerate(names, 1):
+            shard = replica.shards[name] = MemoryShard(FACTS)
+            shard.append([((n, n % 5, number), 0, 1) for n in range(rows)], Frontier.at(1))
+            text = f"""
+                import source={number} shard={name} upper=1
+                export index={number}1 on={number} key=[0]
+            """
+            replica.create(*dataflow(text, dict.fromkeys(names, FACTS), name=f"index {name}"))
+        view = replica.create(*dataflow(STAR, {}, name="view", indexes=replica.exports))
+        replica.drain()
+        join = node(view, "delta-join")
+        assert join.rows_out == rows
+        assert {n.name for n in view.graph.statistics()} == {  # type: ignore[union-attr]
+            "index u11", "index u21", "index u31", "delta-join", "export u12",
+        }  # fmt: skip
+        for number, name in enumerate(names):
+            replica.shards[name].append([((number, 9, 9), 1, 1)], Frontier.at(2))
+        replica.drain()
+        after = node(view, "delta-join")
+        assert after.rows_out == rows + 3
+        assert replica.read("u12", 1).rows[1, 1, 9] == 1
+        return after.state.state_rows, after.state.touched_rows - join.state.touched_rows
+
+
+@pytest.mark.slow
+def test_a_delta_join_over_indexes_keeps_nothing_and_costs_what_changes() -> None:
+    (kept, small), (_, large) = delta_join_of(2_000), delta_join_of(20_000)
+    assert kept == 0
+    assert large <= 2 * small + 64 < 2000
+
+
 @pytest.mark.slow
 def test_a_query_over_snapshots_keeps_no_row_of_what_it_looks_up() -> None:
     with MiniReplica() as replica:
