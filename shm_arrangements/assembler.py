@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import struct
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -32,17 +33,20 @@ from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.kernels import assemble as kernels
 from shm_arrangements.kernels import nodes as fields
-from shm_arrangements.kernels.cells import CHILD, VALIDITY
+from shm_arrangements.kernels.cells import CHILD
 from shm_arrangements.layout import FORMS, BatchLayout
 from shm_arrangements.rows import Words
 from shm_arrangements.schema import ArrangementSchema, CodeKind
 from shm_arrangements.types import LIST_CODE
 
+_LEAST_COPIED: Final = 1024  # codes that are worth a call of their own to be copied as they are
 _LEAST_WORDS: Final = 64  # rows below which no dictionary is thought of: arrays are rounded up to 64 bytes
 _MERGE_SAMPLE: Final = 1024  # rows looked at in a merge; about 0.1 ms
 _SAMPLE: Final = 256  # of a single run: so many, or one of so many, but not more than this
 _SAMPLE_SHARE: Final = 64
 _MOST_SAMPLE: Final = 1 << 16
+_UNSIGNED: Final = struct.Struct("<Q")
+_SIGNED: Final = struct.Struct("<q")
 _MERGED: Final = 4096  # rows below which two runs without a dictionary get none
 
 
@@ -103,7 +107,7 @@ class Plan:
     """
 
     __slots__ = (
-        "_asks", "_looks", "diff", "facts", "layout", "node_rows", "rows", "runs", "schema", "since",
+        "_asks", "_looks", "begun", "diff", "facts", "layout", "node_rows", "rows", "runs", "schema", "since",
         "tables", "time", "words",
     )  # fmt: skip
 
@@ -116,13 +120,14 @@ class Plan:
         self.time: int | None = None
         self.diff: int | None = None
         self.layout: BatchLayout | None = None
+        self.begun = False  # whether its rows are being filled in, by whomever
         self.words: list[_Words] = []
         self.tables = _stacked([run.table.cells for run in runs])
         self.node_rows = _node_rows(schema, runs[0])
         columns = len(schema.columns)
         self.facts = np.zeros((len(schema.nodes), kernels.FACTS), np.int64)
         # Texts and lists are looked at for their size, and what may be NULL for how often it is.
-        self._looks = schema.is_sized or bool(self.tables[:, :, VALIDITY].any())
+        self._looks = schema.is_sized or any([run.table.may_have_nulls for run in runs])
         self._asks = len(runs) == 1 and columns > 0
         if len(runs) == 1:
             self.facts[int(schema.code is CodeKind.IDENTITY) : columns, kernels.SAME] = kernels.SO_FAR
@@ -327,7 +332,7 @@ class Assembler:
                 kernels.fill_words(self._codes, refs, np.uint64(0), out)
             else:
                 out[:] = codes
-        elif codes is not None and not self.layout.nodes[0, fields.NULLS]:
+        elif codes is not None and len(refs) >= _LEAST_COPIED and not self.layout.nodes[0, fields.NULLS]:
             layouts.array_at(buffer, codes_at + 8 * lo, 8 * len(refs), np.uint64)[:] = codes
             plan.facts[0, kernels.DONE] = hi
             begin = 1
@@ -395,10 +400,12 @@ class Assembler:
         plan = self._plan
         _, _, times_at, _, diffs_at, diffs = self.layout.extents.tolist()
         if plan.time is not None:
-            layouts.array_at(buffer, times_at, 8, np.uint64)[0] = plan.time
+            _UNSIGNED.pack_into(buffer.data, times_at, plan.time)
         if plan.diff is not None and diffs:
-            layouts.array_at(buffer, diffs_at, 8, np.int64)[0] = plan.diff
-        plan.facts[:, kernels.DONE :] = 0  # another assembler may have begun, and been abandoned
+            _SIGNED.pack_into(buffer.data, diffs_at, plan.diff)
+        if plan.begun:  # by another assembler, which was abandoned
+            plan.facts[:, kernels.DONE :] = 0
+        plan.begun = True
         for words in plan.words:
             self._fill_nodes(words.node, words.node + 1, words.entries[: words.count])
 

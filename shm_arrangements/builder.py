@@ -90,7 +90,8 @@ class _Arranged:
 
     __slots__ = ("codes", "diffs", "order")
 
-    def __init__(self, source: _Source, schema: ArrangementSchema) -> None:
+    def __init__(self, source: _Source, schema: ArrangementSchema, *, zeros: bool) -> None:
+        """zeros: whether some diffs are 0."""
         codes = (
             schema.codes_of(source.columns[:1])
             if schema.code is CodeKind.IDENTITY
@@ -98,7 +99,7 @@ class _Arranged:
         )
         self.order, self.codes = sort.sort_codes(codes)
         self.diffs: Ints | None = None
-        if kernels.has_ties(self.codes) or not source.diff_cells.all():
+        if zeros or kernels.has_ties(self.codes):
             if self.codes is codes:
                 self.codes = codes.copy()  # perhaps not ours
             self._settle_ties(source, schema)
@@ -140,18 +141,18 @@ def build_batch(
     if n == 0:
         return Batch.empty(schema, description)
     columns = tuple([updates.columns[i] for i in schema.stored_order])
-    _check_columns(columns, schema, n)
     bounds = np.empty(2, np.uint64)
-    one_diff = kernels.span(updates.times, updates.diffs, bounds)
+    diffs = kernels.span(updates.times, updates.diffs, bounds)
     first, last = bounds.tolist()
     _check_times(first, last, description)
     source = _Source(
         columns,
         updates,
         updates.times[:1] if first == last else updates.times,
-        updates.diffs[:1] if one_diff else updates.diffs,
+        updates.diffs[:1] if diffs & kernels.ONE else updates.diffs,
     )
-    arranged = _Arranged(source, schema)
+    _check_columns(source, schema)
+    arranged = _Arranged(source, schema, zeros=bool(diffs & kernels.ZERO))
     if len(arranged) == 0:
         return Batch.empty(schema, description)
     return _store(source, arranged, schema, description, allocator)
@@ -171,8 +172,7 @@ def _store(
             break
         hi = min(lo + _PIECE, rows)
         # Where all rows are there, what they need does not depend on their order.
-        piece = np.arange(lo, hi) if rows == source.rows else order[lo:hi].astype(np.int64)
-        plan.add(piece)
+        plan.add(np.arange(lo, hi) if rows == source.rows else order[lo:hi].astype(np.int64))
     times, diffs = source.time_cells, source.diff_cells
     time = int(times[0]) if len(times) == 1 else None
     if time is None and rows < source.rows and kernels.is_one_word(times, order):
@@ -202,11 +202,13 @@ def _store(
     return assembler.seal(whole)
 
 
-def _check_columns(columns: tuple[Column, ...], schema: ArrangementSchema, rows: int) -> None:
-    for column, spec in zip(columns, schema.stored, strict=True):
-        if column.type != spec.type:
-            raise InvariantViolation("column of another type", column=repr(column), wanted=spec)
-        _check_nulls(column, spec)
+def _check_columns(source: _Source, schema: ArrangementSchema) -> None:
+    types = [column.type for column in source.columns]
+    if types != schema.stored_types:
+        raise InvariantViolation("columns of other types", columns=types, wanted=schema.stored_types)
+    if source.table.may_have_nulls:
+        for column, spec in zip(source.columns, schema.stored, strict=True):
+            _check_nulls(column, spec)
 
 
 def _check_nulls(column: Column, spec: ColumnSpec) -> None:

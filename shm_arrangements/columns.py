@@ -17,6 +17,8 @@ Does not: compare, hash or sort (kernels/cells.py, rows.py), or know Python's va
 from __future__ import annotations
 
 import enum
+import itertools
+from array import array
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -49,7 +51,8 @@ class Encoding(enum.IntEnum):
 
 def canonical_floats(values: NDArray[Any]) -> NDArray[Any]:
     """A copy of floats with -0.0 as 0.0 and every NaN as the one NaN."""
-    out: NDArray[Any] = values + values.dtype.type(0.0)  # -0.0 + 0.0 is 0.0
+    with np.errstate(invalid="ignore"):  # a signaling NaN is a NaN like any
+        out: NDArray[Any] = values + values.dtype.type(0.0)  # -0.0 + 0.0 is 0.0
     out[np.isnan(out)] = np.nan
     return out
 
@@ -450,23 +453,25 @@ class Column:
 class Table:
     """Columns as kernels see them: `cells` (rows, 8) int64 holds addresses; this keeps the arrays alive."""
 
-    __slots__ = ("_kept", "cells")
+    __slots__ = ("_kept", "cells", "may_have_nulls")
 
     def __init__(self, columns: Sequence[Column]) -> None:
         """columns: of equal length, in any encoding; the table's first rows are theirs, in order."""
         rows: list[list[int]] = []
         kept: list[Any] = []
-        nested = []
+        others = []
         for at, column in enumerate(columns):
             if column.type in _SIMPLE and column.encoding is Encoding.PLAIN and not column.has_validity:
                 # By far the most frequent.
                 rows.append([KINDS[column.type], _address(column._values, kept), 0, 0, 0, 0, 0, 0])
             else:
                 rows.append([0] * cells.FIELDS)
-                nested.append((at, column))
-        for at, column in nested:
+                others.append((at, column))
+        for at, column in others:
             _describe(column, at, rows, kept)
-        self.cells = np.array(rows, np.int64).reshape(len(rows), cells.FIELDS)
+        self.may_have_nulls = bool(others) and any([row[cells.VALIDITY] for row in rows])
+        flat = array("q", itertools.chain.from_iterable(rows))  # an array of lists would take twice the time
+        self.cells = np.frombuffer(flat, np.int64).reshape(len(rows), cells.FIELDS)
         self._kept = kept
 
     @classmethod
@@ -474,6 +479,7 @@ class Table:
         """Of cells made elsewhere, (rows, 8), that point into the arrays `kept`."""
         table = cls.__new__(cls)
         table.cells, table._kept = found, kept
+        table.may_have_nulls = bool(found[:, cells.VALIDITY].any())
         return table
 
 

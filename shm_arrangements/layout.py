@@ -53,6 +53,7 @@ _ORDERED: Final = 1
 # 3 frontiers (is empty, time), extents of codes, times, diffs, nodes
 _STAMP: Final = struct.Struct("<8sIIQ")
 _BODY: Final = struct.Struct("<QQIIII6Q6QI36x")
+_HEADER: Final = struct.Struct(_STAMP.format + _BODY.format[1:])
 NODES_AT: Final = _STAMP.size + _BODY.size
 _NODE_BYTES: Final = 8 * kernels.NODE_FIELDS
 _EXTENTS_AT: Final = 104
@@ -105,17 +106,15 @@ def write_header(
 ) -> None:
     """Write all but the checksum, and zero what lies between the arrays."""
     lower, upper, since = description.lower, description.upper, description.since
-    _STAMP.pack_into(buffer.data, 0, MAGIC, VERSION, _CHECKSUM_NONE, 0)
-    nodes = layout.nodes
-    _BODY.pack_into(
-        buffer.data, _STAMP.size,
-        layout.nbytes, layout.rows, len(schema.columns), len(schema.key), schema.code,
-        _ORDERED if schema.ordered else 0,
+    nodes, data = layout.nodes, buffer.data
+    _HEADER.pack_into(
+        data, 0, MAGIC, VERSION, _CHECKSUM_NONE, 0,
+        layout.nbytes, layout.rows, len(schema.columns), len(schema.key), schema.code, int(schema.ordered),
         *frontier_words(lower), *frontier_words(upper), *frontier_words(since),
         *layout.extents.tolist(), len(nodes),
     )  # fmt: skip
     end = NODES_AT + nodes.nbytes
-    buffer[NODES_AT:end] = nodes.view(np.uint8).ravel()
+    data[NODES_AT:end] = nodes.tobytes()
     kernels.zero_gaps(layout.extents, nodes, end, buffer)
 
 

@@ -59,6 +59,8 @@ _NULLS = -1
 _SIZE = 1 << 40
 _MOST = (1 << 63) - 1
 
+# What span says of diffs.
+ONE, ZERO = 1, 2
 # What order_ties has to say: where to go on, and the rows of scratch that takes.
 NEXT, ROOM = range(2)
 
@@ -361,16 +363,20 @@ def is_one_diff(sums: Any) -> int:
 
 @kernel(U64, I64, OUT_U64)
 def span(times: Any, diffs: Any, out: Any) -> int:
-    """out (2,) gets the least and the greatest of n > 0 times. Returns whether diffs are all the same."""
+    """out (2,) gets the least and the greatest of n > 0 times.
+
+    Returns ONE if diffs are all the same, plus ZERO if one is 0.
+    """
     least, most = times[0], times[0]
     for k in range(1, times.shape[0]):
         least = min(least, times[k])
         most = max(most, times[k])
     out[0], out[1] = least, most
-    for k in range(1, diffs.shape[0]):
-        if diffs[k] != diffs[0]:
-            return 0
-    return 1
+    one, zero = True, False
+    for k in range(diffs.shape[0]):
+        one = one and diffs[k] == diffs[0]
+        zero = zero or diffs[k] == 0
+    return np.int64(one) * ONE + np.int64(zero) * ZERO  # type: ignore[return-value]
 
 
 # Why check_order stops.

@@ -105,7 +105,7 @@ def is_one_diff(diffs: Array) -> tuple[int]:
 
 @reference_of("arrange.span")
 def span(times: Array, diffs: Array) -> tuple[Array, int]:
-    return np.array([times.min(), times.max()]), int(len(set(diffs.tolist())) == 1)
+    return np.array([times.min(), times.max()]), int(len(set(diffs.tolist())) == 1) + 2 * int(0 in diffs)
 
 
 @reference_of("assemble.measure")
