@@ -188,10 +188,6 @@ class Batch:
         """The key columns in key order, zero copy."""
         return self.columns[: len(self.schema.key)]
 
-    def checksum_holds(self) -> bool:
-        """Whether the bytes are what was sealed: reads all of them. True if they carry no checksum."""
-        return self._buffer is None or layouts.checksum_holds(self._buffer)
-
     def verify(self) -> None:
         """Read everything: that the checksum holds, and that what the columns hold leads nowhere else.
 
@@ -201,9 +197,9 @@ class Batch:
             layouts.verify(self._buffer, self._layout)
 
     def validate_state(self) -> None:
-        """Check codes, order, consolidation and encodings: reads everything. For tests.
+        """Check codes, order, consolidation and encodings: reads everything.
 
-        Raises: AssertionError saying what does not hold.
+        Raises: FormatMismatch as `verify`; AssertionError saying what else does not hold.
         """
         n = len(self)
         columns = self.columns

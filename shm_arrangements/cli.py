@@ -213,7 +213,6 @@ def dump(
     """
     from shm_arrangements.attach import attach
     from shm_arrangements.dump import Rows, require_place, write_rows
-    from shm_arrangements.inspection import changes_between
 
     if at is not None and changes:
         raise click.UsageError("--at and --changes exclude each other")
@@ -222,12 +221,10 @@ def dump(
     if form == "parquet" and output is None and sys.stdout.isatty():
         raise click.UsageError("--format parquet is not for a terminal: give --output FILE")
     one = _living(token)
-    if changes:
-        schema, updates = changes_between(id, one.token, *changes)
-        rows = Rows.of_updates(schema.columns, updates)
-    else:
-        with attach(id, one.token) as index:
-            rows = Rows.of_result(index.snapshot(at).scan())
+    with attach(id, one.token) as index:
+        view = index.snapshot(changes[1] if changes else at)
+        found = view.scan()  # an error that stands then is the answer, of what changed too
+        rows = Rows.of_changes(view.changes(changes[0])) if changes else Rows.of_result(found)
     rows = rows if limit is None else rows.first(limit)
     try:
         require_place(rows.specs, form)

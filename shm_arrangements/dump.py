@@ -12,14 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
-import numpy as np
-
 from shm_arrangements import text
 from shm_arrangements.columns import Column
 from shm_arrangements.conversion import to_python
-from shm_arrangements.result import Result
+from shm_arrangements.result import Changes, Result
 from shm_arrangements.types import ColumnSpec, ColumnType
-from shm_arrangements.updates import Updates
 
 _CHUNK: Final = 4096
 _NUMBERS: Final = frozenset(ColumnType) - {
@@ -38,18 +35,13 @@ class Rows:
     @classmethod
     def of_result(cls, result: Result) -> Rows:
         """Each row as often as it occurs."""
-        columns, n = result.raw_columns(), len(result)
-        if not (result.counts == 1).all():
-            rows = np.repeat(np.arange(n), result.counts)
-            columns, n = tuple(column.take(rows) for column in columns), len(rows)
-        return cls(result.specs, columns, n)
+        return cls(result.specs, result.repeated(), result.total)
 
     @classmethod
-    def of_updates(cls, specs: Sequence[ColumnSpec], updates: Updates) -> Rows:
-        """With the last columns `time` and `diff`."""
-        told = (ColumnSpec("time", ColumnType.UINT64, False), ColumnSpec("diff", ColumnType.INT64, False))
-        values = (Column(told[0].type, updates.times), Column(told[1].type, updates.diffs))
-        return cls((*specs, *told), (*updates.columns, *values), len(updates))
+    def of_changes(cls, changes: Changes) -> Rows:
+        """Those of rows, with the last columns `time` and `diff`."""
+        specs, columns = changes.whole()
+        return cls(tuple(specs), tuple(columns), len(changes))
 
     def first(self, n: int) -> Rows:
         """The first `n`, or all if that is more."""

@@ -43,7 +43,7 @@ class IndexReader:
 
 
 class IndexWriter:
-    """An index: the rows and the errors of a collection, as two arrangements that move together."""
+    """The two halves of an index, `oks` and `errs`. One process, one thread."""
 
     __slots__ = ("_cell", "errs", "oks")
 

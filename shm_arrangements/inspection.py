@@ -1,6 +1,6 @@
-"""Inspection: the batches of one index, each with what it holds and where it lies; and what changed in it.
+"""Inspection: the batches of one index, each with what it holds and where it lies.
 
-Does not: read rows at a time (view.py), or follow the index as it moves.
+Does not: read rows (view.py), or follow the index as it moves.
 """
 
 from __future__ import annotations
@@ -13,11 +13,7 @@ from shm_arrangements import text
 from shm_arrangements.discover import PublicationInfo, describe, newest_page
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.names import HALVES
-from shm_arrangements.read import updates_between
-from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.snapshot import PublishedTrace, require_readable, snapshot_together
-from shm_arrangements.updates import Updates
-from shm_arrangements.view import ReadView
+from shm_arrangements.snapshot import PublishedTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +47,6 @@ class BatchInfo:
             "place": self.place,
             "columns": self.encodings,
         }
-
-
-def changes_between(id: str, token: str, t1: int, t2: int) -> tuple[ArrangementSchema, Updates]:
-    """What changed in the rows of an index after `t1` up to `t2`, by id or name, consolidated.
-
-    Raises: as `inspect_index`; NotReadable (`t1` before since), NotSealed (`t2` at or beyond upper);
-    DataError if errors stand at `t2`; MultiplicityOverflow.
-    """
-    page = newest_page(token, id)
-    shards = range(describe(page).shards)
-    oks, errs = ([page._replace(half=half, shard=shard) for shard in shards] for half in HALVES)
-    parts = snapshot_together([PublishedTrace(name) for name in (*oks, *errs)])
-    for part in parts:
-        require_readable(part.since, part.upper, t1)
-        require_readable(part.since, part.upper, t2)
-    schema = parts[0].schema
-    chains = [
-        [batch for part in half for batch in part.batches()]
-        for half in (parts[: len(oks)], parts[len(oks) :])
-    ]
-    ReadView(id, schema, [], chains[1], t2).scan()
-    return schema, updates_between(chains[0], t1, t2, schema=schema)
 
 
 def inspect_index(id: str, token: str) -> tuple[PublicationInfo, Sequence[BatchInfo]]:

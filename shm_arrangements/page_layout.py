@@ -121,10 +121,6 @@ class PageHeader:
     clock: int
     cell: int
 
-    @property
-    def nbytes(self) -> int:
-        return self.slots_at + 2 * SLOT_BYTES
-
 
 def encode_header(
     page: PageName, shards: int, writer: int, schema: ArrangementSchema, *, name: str, clock: int, cell: int

@@ -115,7 +115,7 @@ class Result:
 
         if counts:
             return arrow.to_record_batch(self.specs, self._columns, self.counts)
-        return arrow.to_record_batch(self.specs, self._repeated())
+        return arrow.to_record_batch(self.specs, self.repeated())
 
     def to_pandas(self, *, counts: bool = False) -> Any:
         """A pandas.DataFrame: each row as often as it occurs, or once with a last column `count`.
@@ -125,13 +125,14 @@ class Result:
         from shm_arrangements import frames
 
         if not counts:
-            return frames.to_frame(self.specs, self._repeated(), self.total)
+            return frames.to_frame(self.specs, self.repeated(), self.total)
         more = Column(ColumnType.INT64, self.counts)
         return frames.to_frame([*self.specs, _COUNT], [*self._columns, more], len(self))
 
-    def _repeated(self) -> Sequence[Column]:
+    def repeated(self) -> tuple[Column, ...]:
+        """The columns in row order, each row as often as it occurs."""
         if (self.counts == 1).all():
-            return self._columns
+            return self.raw_columns()
         repeated = np.repeat(np.arange(len(self.counts)), self.counts)
         return tuple(column.take(repeated) for column in self._columns)
 
@@ -190,15 +191,16 @@ class Changes:
         """A pyarrow.RecordBatch with two more columns, uint64 `time` and int64 `diff`."""
         from shm_arrangements import arrow
 
-        return arrow.to_record_batch(*self._whole())
+        return arrow.to_record_batch(*self.whole())
 
     def to_pandas(self) -> Any:
         """A pandas.DataFrame with two more columns, `time` and `diff`. Raises: NotInstalled."""
         from shm_arrangements import frames
 
-        return frames.to_frame(*self._whole(), len(self))
+        return frames.to_frame(*self.whole(), len(self))
 
-    def _whole(self) -> tuple[list[ColumnSpec], list[Column]]:
+    def whole(self) -> tuple[list[ColumnSpec], list[Column]]:
+        """What the columns are called, and they, in row order, with two more: uint64 `time`, int64 `diff`."""
         more = Column(ColumnType.UINT64, self.times), Column(ColumnType.INT64, self.diffs)
         return [*self.specs, _TIME, _DIFF], [*self._columns, *more]
 

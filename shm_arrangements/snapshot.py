@@ -61,11 +61,6 @@ class Snapshot:
         """The chain, oldest first; read-only memory that lives as long as it is referred to."""
         return self._batches
 
-    @property
-    def nbytes(self) -> int:
-        """Mapped bytes of the batches."""
-        return sum(batch.nbytes for batch in self._batches)
-
     def __repr__(self) -> str:
         return f"Snapshot({self.generation}, since {self.since}, upper {self.upper}, n={len(self._batches)})"
 

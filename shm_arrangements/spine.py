@@ -42,7 +42,7 @@ from shm_arrangements.frontier import MAX_TIME, Frontier
 from shm_arrangements.merger import MAX_SOURCES, Merger, share_saved
 from shm_arrangements.schema import ArrangementSchema
 
-MAX_BATCHES: Final = 48  # shown at once; a publication page has room for 64
+MAX_BATCHES: Final = 48  # shown at once; a publication page has room for 56
 _SMALL_FUEL: Final = 16384  # a merge that costs no more is done at once
 _EAGER: Final = 0.5  # of equal batches, four are merged
 _IDLE_EAGER: Final = 8.0  # exerted without input, merging goes on until the chain is this steep

@@ -15,7 +15,7 @@
 | lists | list |
 | records | tuple |
 
-Does not: format or parse (the layer above), or make datetimes and decimals of these (view.py).
+Does not: format or parse (the layer above), or make datetimes and decimals of these (conversion.py).
 """
 
 from __future__ import annotations

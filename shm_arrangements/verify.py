@@ -131,15 +131,13 @@ def _tiling(state: PageState) -> list[str]:
 
 
 def _damages(batch: Batch, entry: BatchEntry) -> list[str]:
-    if not batch.checksum_holds():
-        return ["its checksum does not fit its bytes"]
     damages = []
     if (len(batch), batch.nbytes) != (entry.rows, entry.nbytes):
         told = f"{entry.rows} updates in {entry.nbytes} bytes"
         damages.append(f"it has {len(batch)} updates in {batch.nbytes} bytes, the page says {told}")
     try:
         batch.validate_state()
-    except AssertionError as error:
+    except (AssertionError, FormatMismatch) as error:
         damages.append(str(error))
     return damages
 

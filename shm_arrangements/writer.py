@@ -32,6 +32,7 @@ from shm_arrangements.contracts import TraceReader
 from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation, RegistryFull, ShmExhausted
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.given import canonical_updates
 from shm_arrangements.names import PageName
 from shm_arrangements.page_layout import CAPACITY, BatchEntry, PageStatus
 from shm_arrangements.publication import PublicationPage
@@ -41,7 +42,7 @@ from shm_arrangements.spine import Spine
 from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 
-# Errors in data are a collection of their own: text "code: message", no key (architecture, Errors).
+# Errors in data are a collection of their own: text "code: message", no key.
 ERRS_SCHEMA: Final = ArrangementSchema((ColumnSpec("error", ColumnType.TEXT, False),), ())
 _FORCED_FUEL: Final = 1 << 16  # updates a call, where a full page forces merging
 
@@ -89,7 +90,7 @@ class BatchQueue:
 
 @dataclass(frozen=True, slots=True)
 class TraceStatistics:
-    """updates, nbytes: of the chain; superseded: names that wait for their grace."""
+    """updates, nbytes: of the chain; superseded: places that wait for their grace."""
 
     since: Frontier
     upper: Frontier
@@ -130,7 +131,7 @@ class LiveTrace:
 
 
 class TraceWriter:
-    """One arrangement shard: its spine, its page, its superseded names. One process, one thread."""
+    """One arrangement shard: its spine, its page, its superseded places. One process, one thread."""
 
     __slots__ = (
         "_allocator", "_cell", "_holds", "_owns_cell", "_page", "_queues", "_reclaimer", "_shown",
@@ -205,14 +206,14 @@ class TraceWriter:
         """Build the batch from this trace's upper to `upper`, to be `commit`ted or `discard`ed.
 
         updates: columns in row order, times in [self.upper, upper), or rounded up to since.
-        Raises: as `build_batch`; ShmExhausted without effect.
+        Raises: as `canonical_updates` and `build_batch`; ShmExhausted without effect.
         """
         if upper.precedes(self.upper):
             raise InvariantViolation("upper regresses", upper=self.upper, given=upper)
         description = Description(self.upper, upper, self.since)
         if not len(updates):
             return self.nothing(upper)
-        return build_batch(updates, self.schema, description, self._allocator)
+        return build_batch(canonical_updates(updates), self.schema, description, self._allocator)
 
     def nothing(self, upper: Frontier) -> Batch:
         """The batch that says that nothing happened up to `upper`."""

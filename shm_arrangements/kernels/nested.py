@@ -8,7 +8,7 @@ as their values in turn.
 `program` says what the bytes hold: a row (kind, children, first child) for each node of a type, as in
 cells.py.
 
-Does not: know types by name (rows.py).
+Does not: know types by name (nested.py).
 """
 
 from __future__ import annotations

@@ -72,7 +72,6 @@ def check_chain(batches: Sequence[Batch], upper: int) -> None:
         assert batch.description.lower == at, f"gap before {batch}"
         at = batch.description.upper
         batch.validate_state()
-        assert batch.checksum_holds()
     assert at == Frontier.at(upper), f"the chain ends at {at}, not at {upper}"
 
 

@@ -88,7 +88,7 @@ def test_a_batch_reads_back_from_its_bytes_alone() -> None:
         padded = np.concatenate([buffer, np.full(4096, 0xCD, np.uint8)])  # as a mapping is
         again = Batch.from_buffer(schema, padded)
         again.validate_state()
-        assert again.checksum_holds()
+        again.verify()
         assert again.description == DESCRIPTION
         assert triples(again) == triples(batch)
         assert again.nbytes == batch.nbytes == len(buffer)

@@ -92,7 +92,7 @@ def test_a_merge_is_the_fold_of_both_whatever_the_pieces(
     piecewise = run(Merger((older, newer), Frontier.at(since), Scarce(0)), fuel)
     whole = run(Merger((older, newer), Frontier.at(since), Scarce(0)), 1 << 40)
     piecewise.validate_state()
-    assert piecewise.checksum_holds()
+    piecewise.verify()
     assert piecewise.description == Description(
         Frontier.minimum(), newer.description.upper, Frontier.at(since)
     )
