@@ -64,7 +64,7 @@ LAYERS = {
         ["kernels", "clock"],
         ["columns"], ["values", "nested"], ["conversion", "arrow"],
         ["frames", "rows"], ["schema", "result", "updates"],
-        ["contracts", "dump", "layout", "page_layout"], ["batch", "publication"],
+        ["contracts", "dump", "given", "layout", "page_layout"], ["batch", "publication"],
         ["assembler", "chain", "discover", "reclaim", "snapshot", "wait"],
         ["builder", "listing", "merger", "point", "read", "verify"], ["spine", "view"],
         ["attach", "inspection", "writer"], ["index_writer"], ["testing"], ["cli"],
