@@ -90,7 +90,7 @@ def test_a_snapshot_maps_the_chain_and_the_next_maps_only_what_is_new(held: Inst
     assert [batch.row_columns()[1].to_pylist() for batch in second.batches()] == [["v0"] * 3, ["v2"] * 3]
     assert (first.upper, second.upper) == (Frontier.at(2), Frontier.at(3))
     assert not second.batches()[0].codes.flags.writeable
-        assert sum(batch.nbytes for batch in second.batches()) == one.nbytes + two.nbytes
+    assert sum(batch.nbytes for batch in second.batches()) == one.nbytes + two.nbytes
     page.close()
 
 
