@@ -129,5 +129,5 @@ def test_arrays_of_any_layout_are_taken_and_plain_ones_as_they_are(held: Instanc
     index = _index(held, ColumnSpec("k", I64, False))
     _insert(index, Column(I64, np.arange(2 * N)[::-2]))
     assert sorted(attach(1, held.token).scan().rows()) == [(1,), (3,), (5,), (7,)]
-    plain = Updates((Column(I64, NUMBERS), Column.from_pylist(TEXT, ["a", "b", "c", "d"])), TIMES, DIFFS)
+    plain = Updates((Column(I64, NUMBERS), Column(I32, NUMBERS.astype(np.int32))), TIMES, DIFFS)
     assert canonical_updates(plain) is plain
