@@ -276,17 +276,11 @@ def _time_of(frontier: Frontier) -> int:
 
 
 def _since(parts: Sequence[PageState | Snapshot]) -> Frontier:
-    since = Frontier.minimum()
-    for part in parts:
-        since = Frontier.join(since, part.since)
-    return since
+    return Frontier.join(*[part.since for part in parts])
 
 
 def _upper(parts: Sequence[PageState | Snapshot]) -> Frontier:
-    upper = Frontier.empty()
-    for part in parts:
-        upper = Frontier.meet(upper, part.upper)
-    return upper
+    return Frontier.meet(*[part.upper for part in parts])
 
 
 def _newest(since: Frontier, upper: Frontier) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from shm_arrangements.batch import Batch
 from shm_arrangements.columns import Column, Encoding, Ints, Table
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.kernels import cells, collect, find
+from shm_arrangements.layout import address_of
 from shm_arrangements.rows import Words
 from shm_arrangements.types import DTYPES, VARIABLE, WIDE, AnyType, ColumnType, value_bytes
 
@@ -56,9 +57,9 @@ class Chain:
             if len(batch) >= _MOST_ROWS:
                 raise InvariantViolation("a batch of too many updates to be read", rows=len(batch))
             times, diffs = batch.time_cells, batch.diff_cells
-            row[find.CODES], row[find.ROWS] = _address(batch.codes), len(batch)
-            row[find.TIMES], row[find.TIME_STEP] = _address(times), 8 if len(times) > 1 else 0
-            row[find.DIFFS], row[find.DIFF_STEP] = _address(diffs), 8 if len(diffs) > 1 else 0
+            row[find.CODES], row[find.ROWS] = address_of(batch.codes), len(batch)
+            row[find.TIMES], row[find.TIME_STEP] = address_of(times), 8 if len(times) > 1 else 0
+            row[find.DIFFS], row[find.DIFF_STEP] = address_of(diffs), 8 if len(diffs) > 1 else 0
         self.cells = np.stack([table.cells for table in self._kept])
 
     def __len__(self) -> int:
@@ -204,8 +205,3 @@ def _nested(type_: AnyType, columns: list[Column], stretches: Sequence[Stretch],
         back[order] = np.arange(len(refs))
         parts.append(Column.concat(type_, taken).take(back))
     return Column.concat(type_, parts)
-
-
-def _address(array: NDArray[Any]) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address

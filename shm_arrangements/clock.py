@@ -127,6 +127,13 @@ class Cell:
         failpoints.hit("clock.advance")
         bells.advance(self._clock.words, self._at, upper)
 
+    def tell(self, upper: Frontier) -> None:
+        """After the pages were turned up to `upper`: set the cell to it, if it may be, and ring."""
+        if self.holds or upper.is_empty or upper.time < self.upper:
+            self.ring()
+        else:
+            self.advance(upper.time)
+
     def ring(self) -> None:
         """Wake who waits for the pages that follow: they say something else. No effect if there are none."""
         if self._followers:

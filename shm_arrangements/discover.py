@@ -100,9 +100,6 @@ def describe(name: PageName) -> PublicationInfo:
     errs = [PageReader(one._replace(half=HALVES[1])).read() for one in names]
     states = [*oks, *errs]
     header = first.header
-    since, upper = Frontier.minimum(), Frontier.empty()
-    for state in states:
-        since, upper = Frontier.join(since, state.since), Frontier.meet(upper, state.upper)
     return PublicationInfo(
         instance=name.token,
         id=collection_text(name.id),
@@ -112,8 +109,8 @@ def describe(name: PageName) -> PublicationInfo:
         shards=header.shards,
         schema=header.schema,
         status=_status(states),
-        since=since,
-        upper=upper,
+        since=Frontier.join(*[state.since for state in states]),
+        upper=Frontier.meet(*[state.upper for state in states]),
         updates=sum(entry.rows for state in states for entry in state.chain),
         errors=sum(entry.rows for state in errs for entry in state.chain),
         nbytes=sum(entry.nbytes for state in states for entry in state.chain),

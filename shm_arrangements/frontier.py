@@ -77,14 +77,22 @@ class Frontier:
         return other._time < 0 or 0 <= self._time <= other._time
 
     @staticmethod
-    def meet(left: Frontier, right: Frontier) -> Frontier:
-        """The earlier of two."""
-        return left if left.precedes_or_equal(right) else right
+    def meet(*frontiers: Frontier) -> Frontier:
+        """The earliest of them; of none the empty one."""
+        found = _EMPTY
+        for frontier in frontiers:
+            if frontier.precedes_or_equal(found):
+                found = frontier
+        return found
 
     @staticmethod
-    def join(left: Frontier, right: Frontier) -> Frontier:
-        """The later of two."""
-        return right if left.precedes_or_equal(right) else left
+    def join(*frontiers: Frontier) -> Frontier:
+        """The latest of them; of none the minimum."""
+        found = _MINIMUM
+        for frontier in frontiers:
+            if found.precedes_or_equal(frontier):
+                found = frontier
+        return found
 
     def advance(self, time: int) -> int:
         """`time` rounded up to this frontier.

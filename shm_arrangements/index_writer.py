@@ -142,7 +142,7 @@ class IndexWriter:
             try:
                 self._take(self.oks, oks)
             finally:
-                self._tell(upper)
+                self._cell.tell(upper)
 
     def discard(self, *batches: Batch) -> None:
         """Give up batches that were prepared for either half."""
@@ -222,13 +222,6 @@ class IndexWriter:
             half._take(batch)
         elif batch.description.lower != half.upper:
             raise InvariantViolation("batch does not abut", lower=batch.description.lower, upper=half.upper)
-
-    def _tell(self, upper: Frontier) -> None:
-        """After the turns: set the cell, if it may be, and ring."""
-        if self._cell.holds or upper.is_empty or upper.time < self._cell.upper:
-            self._cell.ring()
-        else:
-            self._cell.advance(upper.time)
 
 
 def _require_frontier(given: Frontier) -> None:

@@ -22,7 +22,6 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shm_arrangements import layout as layouts
 from shm_arrangements.assembler import Assembler, Plan
@@ -62,9 +61,7 @@ class Merger:
             if not older.description.abuts(newer.description):
                 raise InvariantViolation("batches do not abut", older=older, newer=newer)
         self.batches = tuple(batches)
-        for batch in batches:
-            since = Frontier.join(since, batch.description.since)
-        self._since = since
+        self._since = since = Frontier.join(since, *[batch.description.since for batch in batches])
         self._allocator = allocator
         self._total = total = sum(map(len, batches))
         self._nbytes = sum([batch.nbytes for batch in batches])
@@ -246,12 +243,7 @@ def _source(batch: Batch) -> tuple[int, ...]:
     """A row of what kernels read."""
     times, diffs = batch.time_cells, batch.diff_cells
     return (
-        _address(batch.codes), len(batch),
-        _address(times), 8 if len(times) > 1 else 0,
-        _address(diffs), 8 if len(diffs) > 1 else 0,
+        layouts.address_of(batch.codes), len(batch),
+        layouts.address_of(times), 8 if len(times) > 1 else 0,
+        layouts.address_of(diffs), 8 if len(diffs) > 1 else 0,
     )  # fmt: skip
-
-
-def _address(array: NDArray[np.uint64] | NDArray[np.int64]) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address

@@ -273,15 +273,8 @@ def _in_many(key: Any) -> int:
 
 
 def _since(oks: Sequence[Batch], errs: Sequence[Batch]) -> Frontier:
-    since = Frontier.minimum()
-    for batch in (*oks, *errs):
-        since = Frontier.join(since, batch.description.since)
-    return since
+    return Frontier.join(*[batch.description.since for batch in (*oks, *errs)])
 
 
 def _upper(oks: Sequence[Batch], errs: Sequence[Batch]) -> Frontier:
-    uppers = [chain[-1].description.upper for chain in (oks, errs) if chain]
-    upper = Frontier.empty()
-    for one in uppers:
-        upper = Frontier.meet(upper, one)
-    return upper
+    return Frontier.meet(*[chain[-1].description.upper for chain in (oks, errs) if chain])

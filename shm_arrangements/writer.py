@@ -233,7 +233,10 @@ class TraceWriter:
         try:
             self._take(batch)
         finally:
-            self._tell(batch.description.upper)
+            if self._owns_cell:
+                self._cell.tell(batch.description.upper)
+            else:
+                self._cell.ring()
 
     def insert(self, updates: Updates, upper: Frontier) -> Batch:
         """`prepare` and `commit`: seal up to `upper`. Returns the batch as inserted."""
@@ -356,14 +359,6 @@ class TraceWriter:
                 for queue in self._queues:
                     queue._push(batch)
                 self._publish()
-
-    def _tell(self, upper: Frontier) -> None:
-        """After a turn: set the cell, if it may be, and ring."""
-        cell = self._cell
-        if not self._owns_cell or cell.holds or upper.is_empty or upper.time < cell.upper:
-            cell.ring()
-        else:
-            cell.advance(upper.time)
 
     def _evacuate(self) -> None:
         """Copy the batches that sparse arenas still hold, and publish the copies; without room, later."""
