@@ -14,7 +14,7 @@ from typing import Any
 
 from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, Operator, Round, types_of
 from shm_arrangements.frontier import Frontier
-from shm_arrangements.types import ColumnType
+from shm_arrangements.types import AnyType, ColumnType
 from shm_arrangements.updates import Updates
 
 Row = tuple[Any, ...]
@@ -31,7 +31,7 @@ def key_of(row: Iterable[Any]) -> Row:
     return tuple("nan" if v != v else (v + 0.0 if isinstance(v, float) else v) for v in row)
 
 
-def value(rng: random.Random, type_: ColumnType, *, nullable: bool, wild: bool = True) -> Any:
+def value(rng: random.Random, type_: AnyType, *, nullable: bool, wild: bool = True) -> Any:
     """A small domain, so that values meet."""
     if nullable and rng.random() < 0.2:
         return None

@@ -1,4 +1,4 @@
-"""Delta joins against recomputation at every time, over arrangements of both kinds; overflow, pauses, cost."""
+"""Delta joins against recomputation at every time, over arrangements of both kinds; overflow and cost."""
 
 from __future__ import annotations
 

@@ -347,7 +347,7 @@ def test_a_limit_must_be_a_constant_number_of_rows() -> None:
 # Rewriting of stages, held to running them one by one.
 
 
-def run(stages: list[StageSpec], columns: Columns, updates: Updates) -> tuple[list[object], list[object]]:
+def run(stages: list[StageSpec], columns: Columns, updates: Updates) -> tuple[list[str], list[str]]:
     out = [*MfpOperator(stages, columns).push(0, Delta.of(updates))]
     return sorted(map(repr, out[0].oks.to_rows())), sorted(map(repr, out[0].errs.to_rows()))
 
