@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from clusterd.dataflow.gathered import Gathered
 from clusterd.dataflow.operator import (
     BLOCK_ROWS,
     NO_ERRS,
@@ -36,8 +37,8 @@ from clusterd.dataflow.operator import (
     Delta,
     OperatorStatistics,
     Round,
-    types_of,
 )
+from clusterd.operators.iteration_index import MOST_ITERATIONS
 from clusterd.operators.iterative import IterativeOperator
 from clusterd.operators.iterative_counts import CountMode, IterativeCounts
 from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow
@@ -73,16 +74,6 @@ class _Node:
     inbox: dict[int, list[list[Delta]]] = field(default_factory=dict)  # by iteration, by port
 
 
-@dataclass(slots=True)
-class _Output:
-    """What a binding changed at the times of a round, until it is taken."""
-
-    oks: list[Updates] = field(default_factory=list)
-    errs: list[Updates] = field(default_factory=list)
-    rows: int = 0
-    kept: int = 0  # rows when consolidated last
-
-
 class Scope:
     """An operator whose ports are what enters, and whose outputs are taken by `ScopeOutput`s.
 
@@ -115,7 +106,7 @@ class Scope:
             if operator is None:
                 raise InvariantViolation("a binding has a value", place=binding)
             self.columns.append(operator.schema)
-        self._outputs = [_Output() for _ in self.columns]
+        self._outputs = [Gathered(columns) for columns in self.columns]
         self._limit = limit
         self._is_cut = False  # the limit was reached at the time before
         # What changes in the last iteration there may be, by binding: rows and errors.
@@ -144,11 +135,11 @@ class Scope:
                 break
             for port, blocks in enumerate(inputs):
                 for delta in blocks:
-                    self._hand_on(self._entries[port], _at_iteration(delta, 0), 0)
+                    self._hand_on(self._entries[port], _at(delta, 0), 0)
             try:
                 yield from self._settle_down(time)
             except MultiplicityOverflow:
-                self._break(time)
+                self._break(time, _OVERFLOW)
         for arrived in self._arrived:
             arrived.clear()
 
@@ -157,6 +148,9 @@ class Scope:
         pause = Delta.empty(())
         while self._iterations:
             iteration = heapq.heappop(self._iterations)
+            if iteration >= MOST_ITERATIONS:
+                self._break(time, f"recursion-limit: no fixed point after {MOST_ITERATIONS} iterations")
+                return
             self._waiting.discard(iteration)
             self._ran += 1
             for number, node in enumerate(self._nodes):
@@ -181,7 +175,7 @@ class Scope:
         self._deliver(self._nodes[number].targets, delta, iteration)
         feedback = self._feedback.get(number)
         if feedback is not None:
-            later = _at_iteration(delta, iteration + 1)
+            later = _at(delta, iteration + 1)
             self._deliver(self._nodes[feedback].targets, later, iteration + 1)
 
     def _deliver(self, targets: Sequence[tuple[int, int]], delta: Delta, iteration: int) -> None:
@@ -207,19 +201,12 @@ class Scope:
                 if len(updates):
                     for _ in counts.step(0, [[Delta.of(updates)]]):
                         yield Delta.empty(())
-        output = self._outputs[number]
-        for kept, updates in ((output.oks, delta.oks), (output.errs, delta.errs)):
-            if len(updates):
-                times = np.full(len(updates), time, np.uint64)
-                kept.append(Updates(updates.columns, times, updates.diffs))
-                output.rows += len(updates)
-        # An endless recursion must not need more than what it comes to.
-        if output.rows > 4 * output.kept + BLOCK_ROWS:
-            for kept in (output.oks, output.errs):
-                if kept:
-                    kept[:] = [Updates.concat(kept).consolidate()]
-                    yield Delta.empty(())
-            output.rows = output.kept = sum(map(len, output.oks)) + sum(map(len, output.errs))
+        output, outside = self._outputs[number], _at(delta, time)
+        if len(outside.errs):
+            output.errs.append(outside.errs)
+        if len(outside.oks):
+            for _ in output.add(outside.oks):
+                yield Delta.empty(())
 
     def _judge_limit(self, time: int) -> None:
         """Say or take back that the recursion was cut off."""
@@ -237,30 +224,18 @@ class Scope:
     def _complain(self, message: str, time: int, diff: int) -> None:
         for output in self._outputs:
             output.errs.append(Updates.from_rows(NO_ERRS.types, [((message,), time, diff)]))
-            output.rows += 1
 
-    def _break(self, time: int) -> None:
-        """A multiplicity left 64 bits at `time`: nothing of it counts, and there is no way on."""
+    def _break(self, time: int, why: str) -> None:
+        """What `time` comes to cannot be told: nothing of it counts, and there is no way on."""
         for output in self._outputs:
-            for kept in (output.oks, output.errs):
-                kept[:] = [updates.filter(updates.times != np.uint64(time)) for updates in kept]
-        self._complain(_OVERFLOW, time, 1)
+            output.drop(time)
+        self._complain(why, time, 1)
         self._is_broken = True
         self._let_go()
 
     def take(self, number: int) -> Iterator[Delta]:
         """What binding `number` changed in the round, in blocks; once, after `finish`."""
-        output = self._outputs[number]
-        oks, errs = output.oks, output.errs
-        output.oks, output.errs, output.rows, output.kept = [], [], 0, 0
-        nothing = Updates.empty(types_of(self.columns[number]))
-        for updates in errs:
-            yield Delta(nothing, updates)
-        oks.reverse()
-        while oks:
-            updates = oks.pop()
-            for lo in range(0, len(updates), BLOCK_ROWS):
-                yield Delta.of(updates.slice(lo, min(lo + BLOCK_ROWS, len(updates))))
+        return self._outputs[number].take()
 
     def statistics(self) -> OperatorStatistics:
         """Of all operators of the recursion together."""
@@ -278,7 +253,7 @@ class Scope:
     def close(self) -> None:
         self._let_go()
         for output in self._outputs:
-            output.oks, output.errs = [], []
+            output.clear()
 
     def _let_go(self) -> None:
         for node in self._nodes:
@@ -318,9 +293,9 @@ class ScopeOutput:
         """The scope is closed by itself."""
 
 
-def _at_iteration(delta: Delta, iteration: int) -> Delta:
+def _at(delta: Delta, time: int) -> Delta:
     oks, errs = (
-        Updates(updates.columns, np.full(len(updates), iteration, np.uint64), updates.diffs)
+        Updates(updates.columns, np.full(len(updates), time, np.uint64), updates.diffs)
         for updates in (delta.oks, delta.errs)
     )
     return Delta(oks, errs)

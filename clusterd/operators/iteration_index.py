@@ -34,7 +34,7 @@ Words = NDArray[np.uint64]
 
 MOST_ITERATIONS = 1 << 31  # an iteration is half a word of an entry
 _STEPS = 400_000  # of one piece: each may miss the caches
-_LOW = 0xFFFFFFFF
+_MOST_PARTS = 1024
 
 
 def distinct_slots(parts: Sequence[Ints], capacity: int) -> Ints:
@@ -56,16 +56,22 @@ class Keys:
         self.spec = spec
         self.table = RowTable(spec)
         self._touched: list[Ints] = []
+        self._noted = 0  # in _touched, some more than once
 
     def assign(self, columns: Sequence[Column], rows: int) -> Ints:
         """(rows,) the slot of each key."""
         slots = self.table.assign(encode(columns, self.spec, rows))
         self._touched.append(slots)
+        self._noted += rows
+        if self._noted > 2 * self.table.capacity + BLOCK_ROWS or len(self._touched) > _MOST_PARTS:
+            # A time may have no end: what is noted is no more than there is.
+            self._touched = [distinct_slots(self._touched, self.table.capacity)]
+            self._noted = len(self._touched[0])
         return slots
 
     def settle(self, is_empty: Callable[[Ints], NDArray[np.bool_]]) -> None:
         """End of a time: free the touched slots for which `is_empty` says that nothing is kept."""
-        touched, self._touched = self._touched, []
+        touched, self._touched, self._noted = self._touched, [], 0
         if touched:
             slots = distinct_slots(touched, self.table.capacity)
             self.table.free(slots[is_empty(slots)])
