@@ -70,7 +70,16 @@ def expr_type(expr: Expr, schema: Schema, where: str = "expression") -> Column:
     >>> expr_type(Call("is_null", (ColumnRef(0),)), schema)
     Column(name='is_null', type=<ColumnType.BOOL: 'boolean'>, nullable=False)
     """
-    return _expr(expr, schema, where, 0)
+    column = _expr(expr, schema, where, 0)
+    if _asks_time(expr):
+        raise _refuse(where, "now_ts() may stand in predicates alone")
+    return column
+
+
+def _asks_time(expr: Expr) -> bool:
+    if isinstance(expr, Call):
+        return expr.function == "now_ts" or any(map(_asks_time, expr.args))
+    return isinstance(expr, Case) and any(map(_asks_time, (expr.condition, expr.then, expr.otherwise)))
 
 
 def plan_schema(plan: Plan, env: Mapping[GlobalId, Schema], where: str = "") -> Schema:
@@ -229,7 +238,7 @@ def _mfp(plan: Mfp, source: Schema, where: str) -> Schema:
     schema = Schema(tuple(columns))
     for number, expr in enumerate(plan.predicates):
         here = f"{where}, predicate {number}"
-        found = expr_type(expr, schema, here)
+        found = _expr(expr, schema, here, 0)
         if found.type is not ColumnType.BOOL:
             raise _refuse(here, f"it is {type_name(found)}, not boolean")
     if plan.projection is None:
