@@ -15,6 +15,7 @@ _RANGE = (
     "uint4 out of range; uint8 out of range; numeric out of range; real out of range; "
     "double precision out of range"
 )
+_MOMENTS = "; date out of range; timestamp out of range; interval out of range"
 _DIVISION = "division by zero; " + _RANGE
 _WHOLE = (
     "smallint, smallint -> smallint; integer, integer -> integer; bigint, bigint -> bigint; "
@@ -23,19 +24,35 @@ _WHOLE = (
 _ALIKE = _WHOLE + "{} real, real -> real; double precision, double precision -> double precision"
 _SIGNED = (
     "smallint -> smallint; integer -> integer; bigint -> bigint; numeric(s) -> numeric(s); real -> real; "
-    "double precision -> double precision"
+    "double precision -> double precision; interval -> interval"
 )
+_SUMS = (
+    "; date, bigint -> date; bigint, date -> date; date, interval -> timestamp; interval, date -> timestamp; "
+    "date, time -> timestamp; time, date -> timestamp; timestamp, interval -> timestamp; "
+    "interval, timestamp -> timestamp; timestamptz, interval -> timestamptz; "
+    "interval, timestamptz -> timestamptz; time, interval -> time; interval, time -> time; "
+    "interval, interval -> interval"
+)
+_DIFFERENCES = (
+    "; date, date -> integer; date, bigint -> date; date, interval -> timestamp; "
+    "timestamp, timestamp -> interval; timestamptz, timestamptz -> interval; "
+    "timestamp, interval -> timestamp; timestamptz, interval -> timestamptz; time, time -> interval; "
+    "time, interval -> time; interval, interval -> interval"
+)
+_QUOTIENTS = "; interval, double precision -> interval"
+_PRODUCTS = "; interval, double precision -> interval; double precision, interval -> interval"
 
 FUNCTIONS: Final = (
-    _arithmetic("+", _ALIKE.format("numeric(s), numeric(s) -> numeric(s);"), "Sum.", "1 + 0.5", "1.5",
-                errors=_RANGE),
-    _arithmetic("-", _ALIKE.format("numeric(s), numeric(s) -> numeric(s);"), "Difference.",
-                "2::uint2 - 3::uint2", "error: uint2 out of range", errors=_RANGE),
-    _arithmetic("*", _ALIKE.format("numeric(s), numeric(t) -> numeric(s+t);"),
+    _arithmetic("+", _ALIKE.format("numeric(s), numeric(s) -> numeric(s);") + _SUMS,
+                "Sum, also of moments and intervals.", "1 + 0.5", "1.5", errors=_RANGE + _MOMENTS),
+    _arithmetic("-", _ALIKE.format("numeric(s), numeric(s) -> numeric(s);") + _DIFFERENCES,
+                "Difference, also of moments and intervals.", "2::uint2 - 3::uint2",
+                "error: uint2 out of range", errors=_RANGE + _MOMENTS),
+    _arithmetic("*", _ALIKE.format("numeric(s), numeric(t) -> numeric(s+t);") + _PRODUCTS,
                 "Product. Of numerics it has the digits behind the point of both, up to 38, and is "
                 "rounded half away from zero.", "1.5::numeric(38,1) * 0.25::numeric(38,2)", "0.375",
-                errors=_RANGE),
-    _arithmetic("/", _ALIKE.format("numeric(s), numeric(t) -> numeric(q);"),
+                errors=_RANGE + _MOMENTS),
+    _arithmetic("/", _ALIKE.format("numeric(s), numeric(t) -> numeric(q);") + _QUOTIENTS,
                 "Quotient. Of integers it is rounded toward zero; of numerics it has 16 digits behind the "
                 "point, or more if an argument does, rounded half away from zero.", "7 / 2", "3",
                 errors=_DIVISION,

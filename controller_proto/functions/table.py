@@ -13,6 +13,8 @@ from controller_proto.functions import (
     comparison,
     logic,
     mathematics,
+    moments,
+    patterns,
     text,
 )
 from controller_proto.functions.signatures import Function
@@ -48,6 +50,18 @@ ERRORS: Final = (
     "invalid encoded data",
     "invalid byte sequence",
     "index out of range",
+    "LIKE pattern must not end with escape character",
+    "invalid escape string",
+    "invalid regular expression",
+    "date out of range",
+    "interval out of range",
+    "unit not recognized",
+    "unit not supported",
+    "stride must be positive",
+    "timestamps cannot be binned into months or years",
+    "date field value out of range",
+    "time field value out of range",
+    "time zone not recognized",
 )
 
 # What pages call a family, and its functions.
@@ -57,7 +71,9 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Function, ...]]]] = {
     "arithmetic": ("Arithmetic", arithmetic.FUNCTIONS),
     "mathematics": ("Mathematics and bits", mathematics.FUNCTIONS),
     "casts": ("Casts", casts.FUNCTIONS),
-    "text": ("Text", text.FUNCTIONS),
+    "text": ("Text and bytes", text.FUNCTIONS),
+    "patterns": ("Patterns", patterns.FUNCTIONS),
+    "moments": ("Dates and times", moments.FUNCTIONS),
 }
 FUNCTIONS: Final[dict[str, Function]] = {
     function.name: function for _, functions in FAMILIES.values() for function in functions

@@ -18,6 +18,7 @@ from clusterd.operators.kernels import scalar
 from clusterd.render.functions.evaluated import Bools, Codes, code_of, rows_of, step
 from clusterd.render.functions.registry import CallSite, Outcome, strict
 from controller_proto.functions import FUNCTIONS
+from controller_proto.schema import ColumnType as WireType
 from shm_arrangements.columns import Column, canonical_floats
 from shm_arrangements.types import DTYPES, ColumnType
 
@@ -130,12 +131,18 @@ def _float_arithmetic(
     return column, codes
 
 
-@strict("+")
+def _numbers(name: str) -> list[str]:
+    """The signatures of a function that are of numbers alone."""
+    numbers = {WireType[type_.name] for type_ in NAMES}
+    return [each.text for each in FUNCTIONS[name].signatures if all(arg.type in numbers for arg in each.args)]
+
+
+@strict("+", *_numbers("+"))
 def _add(call: CallSite, args: Sequence[Column]) -> Outcome:
     return arithmetic(scalar.ADD, *args)
 
 
-@strict("-")
+@strict("-", *_numbers("-"))
 def _subtract(call: CallSite, args: Sequence[Column]) -> Outcome:
     return arithmetic(scalar.SUB, *args)
 
@@ -147,9 +154,7 @@ def _remainder(call: CallSite, args: Sequence[Column]) -> Outcome:
 
 
 _PRODUCT, _QUOTIENT = "numeric(s), numeric(t) -> numeric(s+t)", "numeric(s), numeric(t) -> numeric(q)"
-_OTHERS: Final = [
-    each.text for each in FUNCTIONS["*"].signatures if each.text != _PRODUCT
-]  # the same as those of `/`
+_OTHERS: Final = [text for text in _numbers("*") if text != _PRODUCT]  # the same as those of `/`
 
 
 @strict("*", *_OTHERS)
@@ -201,7 +206,7 @@ def _divide_numerics(call: CallSite, args: Sequence[Column]) -> Outcome:
     return quotient, more
 
 
-@strict("neg")
+@strict("neg", *_numbers("neg"))
 def _negate(call: CallSite, args: Sequence[Column]) -> Outcome:
     type_ = args[0].type
     assert isinstance(type_, ColumnType)

@@ -31,6 +31,8 @@ __all__ = ["CallSite", "Implementation", "Outcome", "implementation", "implement
 _MORE: Final[dict[str, tuple[str, ...]]] = {
     "casts": ("casts_of_moments", "casts_of_text", "casts_to_text"),
     "text": ("text_forms", "bytes"),
+    "moments": ("moments", "fields"),
+    "arithmetic": ("moments",),
 }
 
 
