@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from controller_proto.errors import Refusal
 from controller_proto.expr import Call, ColumnRef, Expr, Literal
 from controller_proto.plan import (
     Aggregate,
@@ -33,9 +34,13 @@ class RecursivePlans(Plans):
     def plan(self, depth: int) -> Plan:
         if depth == 0 or "l0" in self._env:
             return super().plan(depth)
-        recursive = self._closure(depth) if self._rng.random() < 0.4 else self._recursion(depth)
-        self.schema(recursive)  # it types
-        return recursive
+        while True:
+            try:
+                made = self._closure(depth) if self._rng.random() < 0.4 else self._recursion(depth)
+                self.schema(made)
+            except Refusal:
+                continue  # operands of numerics may differ in scale: drawn again
+            return made
 
     # Closures.
 
