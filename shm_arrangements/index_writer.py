@@ -15,7 +15,7 @@ from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.batch import Batch
 from shm_arrangements.clock import Cell, advance_cells
 from shm_arrangements.contracts import TraceReader
-from shm_arrangements.errors import InvariantViolation
+from shm_arrangements.errors import InvariantViolation, RegistryFull, ShmExhausted
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.names import collection_text
 from shm_arrangements.page_layout import PageStatus
@@ -111,8 +111,8 @@ class IndexWriter:
     def insert(self, oks: Updates, errs: Updates, upper: Frontier) -> None:
         """Seal both up to `upper`. No effect if that is their upper. errs: one TEXT column "code: message".
 
-        Raises: as `TraceWriter.prepare`, with neither half changed; as `commit`; ValueError if `oks` has not
-        the columns of the index; TypeError for an upper that is no Frontier.
+        Raises: as `TraceWriter.insert`, with neither half changed; ValueError if `oks` has not the columns of
+        the index; TypeError for an upper that is no Frontier.
         """
         _require_frontier(upper)
         if len(oks) and len(oks.columns) != len(self.schema.columns):
@@ -126,7 +126,11 @@ class IndexWriter:
         except BaseException:
             self.discard(rows)
             raise
-        self.commit(rows, errors)
+        try:
+            self.commit(rows, errors)
+        except (ShmExhausted, RegistryFull):
+            if Frontier.meet(self.oks.page.upper, self.errs.page.upper) != upper:
+                raise
 
     def commit(self, oks: Batch, errs: Batch) -> None:
         """Append what was prepared for both halves, up to one upper, and publish.

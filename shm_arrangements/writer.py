@@ -239,10 +239,18 @@ class TraceWriter:
                 self._cell.ring()
 
     def insert(self, updates: Updates, upper: Frontier) -> Batch:
-        """`prepare` and `commit`: seal up to `upper`. Returns the batch as inserted."""
+        """`prepare` and `commit`: seal up to `upper`. Returns the batch as inserted.
+
+        Raises: as `prepare`. That merging has no room is no error as long as the batch is shown: a later call
+        goes on with it.
+        """
         batch = self.prepare(updates, upper)
         if len(batch) or not self.advance(upper):
-            self.commit(batch)
+            try:
+                self.commit(batch)
+            except (ShmExhausted, RegistryFull):
+                if self._page.upper != upper:
+                    raise
         return batch
 
     def advance(self, upper: Frontier) -> bool:

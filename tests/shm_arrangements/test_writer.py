@@ -6,6 +6,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -135,9 +136,8 @@ def test_no_answer_differs_from_a_naive_fold_while_batches_are_merged_and_names_
             failpoints.arm("arena.append", "error", times=1)
         try:
             writer.insert(_rows(*fresh), Frontier.at(t))
-        except ShmExhausted:  # building the batch: nothing has happened; merging: the batch is in
-            if writer.upper != Frontier.at(t):
-                writer.insert(_rows(*fresh), Frontier.at(t))
+        except ShmExhausted:  # nothing has happened
+            writer.insert(_rows(*fresh), Frontier.at(t))
         failpoints.disarm_all()
         if draw.random() < 0.5:
             since = draw.randrange(since, t + 2)
@@ -248,6 +248,46 @@ def test_bug09_an_insert_without_room_has_not_happened_and_can_be_repeated(held:
     assert _contents(trace, 4) == Counter({(1, "a"): 1})
     writer.insert(fresh, Frontier.at(6))
     assert _contents(trace, 5) == Counter({(1, "a"): 1, (2, "b"): 1})
+    writer.close()
+
+
+class _NoRoomToMerge(SegmentAllocator):
+    """Room for what is inserted alone: memory of merges is the one asked for in advance."""
+
+    full = True
+
+    def allocate(self, nbytes: int, *, deferred: bool = False) -> Any:
+        if deferred and self.full:
+            raise ShmExhausted("no room in shared memory", asked_bytes=nbytes, free_bytes=0)
+        return super().allocate(nbytes, deferred=deferred)
+
+
+@pytest.mark.parametrize("kind", [TraceWriter, IndexWriter])
+def test_an_insert_for_which_only_merging_has_no_room_has_happened(
+    held: Instance, kind: type[TraceWriter] | type[IndexWriter]
+) -> None:
+    """It raised, and who took it at its word and repeated it was told of updates of another time."""
+    allocator = _NoRoomToMerge(held.token, 0)
+    writer = kind(allocator, 7, 1, SCHEMA, 0)
+    trace = _published(held)
+    wanted: Counter[Row] = Counter()
+    for t in range(40):
+        fresh: list[Row] = [(k, "x") for k in range(t, t + 20)]
+        rows = _rows(*((row, t, 1) for row in fresh))
+        if isinstance(writer, IndexWriter):
+            writer.insert(rows, NO_ERRS, Frontier.at(t + 1))
+        else:
+            writer.insert(rows, Frontier.at(t + 1))
+        wanted.update(fresh)
+        assert trace.snapshot().upper == writer.upper == Frontier.at(t + 1)
+    assert len(trace.snapshot().batches()) > 30
+    with pytest.raises(ShmExhausted):
+        writer.exert(1 << 20)
+    allocator.full = False
+    while writer.exert(1 << 20):
+        pass
+    assert len(trace.snapshot().batches()) < 5
+    assert _contents(trace, 39) == wanted
     writer.close()
 
 
