@@ -45,42 +45,52 @@ class AggregateRule(msgspec.Struct, frozen=True):
 
     kind: str
     takes: frozenset[ColumnType] | None
+    signatures: str
     doc: str
     arguments: int = 1
     is_ordered: bool = False
 
 
-_SPREAD = {
-    "var_samp": "variance of a sample: sum of squared distances from the mean over n - 1",
-    "var_pop": "variance of a population: the same over n",
-    "variance": "var_samp",
-    "stddev_samp": "square root of var_samp",
-    "stddev_pop": "square root of var_pop",
-    "stddev": "stddev_samp",
+_SPREAD_DOCS = {
+    "var_samp": "Variance of a sample: the sum of squared distances from the mean, over n - 1.",
+    "var_pop": "Variance of a population: the same, over n.",
+    "variance": "`var_samp`.",
+    "stddev_samp": "Square root of `var_samp`.",
+    "stddev_pop": "Square root of `var_pop`.",
+    "stddev": "`stddev_samp`.",
 }
+_SPREADS = {
+    name: AggregateRule("accumulable", _NUMBERS, "number -> double precision", doc)
+    for name, doc in _SPREAD_DOCS.items()
+}
+_SUMS = "integer -> numeric; numeric(s) -> numeric(s); real -> real; double precision -> double precision"
+_MEANS = (
+    "integer -> numeric(16); numeric(s) -> numeric(max(s, 16)); real, double precision -> double precision"
+)
 
 AGGREGATES: dict[str, AggregateRule] = {
-    "count": AggregateRule("accumulable", None, "values that are not NULL; of *: rows"),
-    "sum": AggregateRule("accumulable", _NUMBERS, "the exact sum, of floats rounded once"),
-    "avg": AggregateRule("accumulable", _NUMBERS, "the mean"),
-    **{name: AggregateRule("accumulable", _NUMBERS, doc) for name, doc in _SPREAD.items()},
-    "bool_and": AggregateRule("accumulable", _BOOL, "whether all values are true"),
-    "bool_or": AggregateRule("accumulable", _BOOL, "whether any value is true"),
-    "min": AggregateRule("hierarchical", None, "the least value"),
-    "max": AggregateRule("hierarchical", None, "the greatest value"),
-    "array_agg": AggregateRule("basic", None, "the values as a list, NULLs too", is_ordered=True),
+    "count": AggregateRule("accumulable", None, "any -> bigint", "Values that are not NULL; of `*`: rows."),
+    "sum": AggregateRule("accumulable", _NUMBERS, _SUMS, "The exact sum; of floats, rounded once."),
+    "avg": AggregateRule("accumulable", _NUMBERS, _MEANS, "The mean."),
+    **_SPREADS,
+    "bool_and": AggregateRule("accumulable", _BOOL, "boolean -> boolean", "Whether all values are true."),
+    "bool_or": AggregateRule("accumulable", _BOOL, "boolean -> boolean", "Whether any value is true."),
+    "min": AggregateRule("hierarchical", None, "T -> T", "The least value."),
+    "max": AggregateRule("hierarchical", None, "T -> T", "The greatest value."),
+    "array_agg": AggregateRule("basic", None, "T -> T list", "The values, NULLs too.", is_ordered=True),
     "string_agg": AggregateRule(
-        "basic", _TEXTS, "the values one after the other, before each but the first its separator", 2, True
+        "basic", _TEXTS, "text, text -> text; bytea, bytea -> bytea",
+        "The values one after the other, before each but the first its separator.", 2, True,
     ),
-    "jsonb_agg": AggregateRule("basic", None, "the values as a JSON array, NULLs as null", is_ordered=True),
+    "jsonb_agg": AggregateRule(
+        "basic", None, "any -> jsonb", "The values as a JSON array, NULL as null.", is_ordered=True
+    ),
     "jsonb_object_agg": AggregateRule(
-        "basic",
-        frozenset({ColumnType.TEXT}),
-        "a JSON object of keys and values; of equal keys the last counts, a NULL key is an error",
-        2,
-        True,
+        "basic", frozenset({ColumnType.TEXT}), "text, any -> jsonb",
+        "An object of keys and values; of equal keys the last counts, a NULL key is an error of its row.",
+        2, True,
     ),
-}
+}  # fmt: skip
 
 
 def aggregate_result(function: str, args: Sequence[Column]) -> Column:
@@ -117,6 +127,6 @@ def aggregate_result(function: str, args: Sequence[Column]) -> Column:
             return Column(function, ColumnType.NUMERIC, of.nullable, max(of.scale, AVERAGE_SCALE))
         case "avg" | "var_pop" | "stddev_pop":
             return Column(function, ColumnType.FLOAT64, of.nullable)
-        case _ if function in _SPREAD:
+        case _ if function in _SPREADS:
             return Column(function, ColumnType.FLOAT64, True)
     return msgspec.structs.replace(of, name=function)

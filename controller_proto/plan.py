@@ -76,7 +76,7 @@ class OrderBy(msgspec.Struct, frozen=True):
 
 
 class Aggregate(msgspec.Struct, frozen=True):
-    """function: `count`, `sum`, `min`, `max`; `expr` None is `count(*)`. Others are refused by name as yet.
+    """function: one of aggregates.py; `expr` None is `count(*)`. distinct: each value counts once.
 
     `args` are those after the first; `order_by` says in which order an ordered aggregate takes its rows.
     """

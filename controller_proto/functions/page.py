@@ -1,6 +1,6 @@
-"""docs/functions.md, made of the table: `python -m controller_proto.functions.page` writes it.
+"""docs/functions.md, made of the tables: `python -m controller_proto.functions.page` writes it.
 
-Does not: say anything that the table does not, but for the words above the families.
+Does not: say anything that the tables do not, but for the words above the families.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from controller_proto.aggregates import AGGREGATES
 from controller_proto.functions.signatures import Function
 from controller_proto.functions.table import FAMILIES
 
@@ -15,8 +16,8 @@ __all__ = ["page"]
 
 _HEAD = """# Functions
 
-Made by `make docs` from `controller_proto/functions/`: change it there. Meaning is PostgreSQL's, but where a
-row says otherwise.
+Made by `make docs` from `controller_proto/functions/` and `aggregates.py`: change it there. Meaning is
+PostgreSQL's, but where a row says otherwise.
 
 `T` and `U` stand for any type, the same wherever they stand; arguments of several types are widened to one:
 an integer to a larger one, to a numeric, to a double; a date to a timestamp, that to a timestamptz. `any` is
@@ -38,6 +39,24 @@ _NULLS = {
     "never": "never",
     "always": "may be",
 }
+
+
+_AGGREGATES = """\
+## Aggregates
+
+Of a `Reduce`. NULLs are skipped, and the result over nothing else is NULL, but where a row says otherwise.
+Each takes `distinct`: every value counts once. `array_agg`, `string_agg`, `jsonb_agg` and `jsonb_object_agg`
+take an `order by` of columns, and go by their arguments after that (of distinct values: by those alone).
+
+Sums are exact whatever is added and taken away again; one that does not fit its type is an error in data
+(`eval-error`), as is a list of more than 16,777,216 values, and more than 2^63 - 1 rows are a
+`multiplicity-overflow`; all of them heal. Rows taken away too often give signed counts, sums and means; for
+other aggregates that is an error (`invalid-data`), for variances as far as it shows in them.
+
+*Differs:* `avg` has 16 digits behind the point, or as many as its argument, where PostgreSQL has at least 16
+that count. Variances of exact numbers are double precision, not numeric. `sum` of any integer is numeric.
+`jsonb_object_agg` takes text keys. Values come in a fixed order where PostgreSQL has none.
+"""
 
 
 def _code(text: str) -> str:
@@ -85,7 +104,11 @@ def page() -> str:
             "|---|---|---|---|---|---|",
         ]
         lines += [*map(_row, functions), ""]
-    return "\n".join(lines)
+    lines += [_AGGREGATES, "| name | signatures | |", "|---|---|---|"]
+    for name, rule in AGGREGATES.items():
+        signatures = "<br>".join(map(_code, rule.signatures.split("; ")))
+        lines.append(f"| {_code(name)} | {signatures} | {rule.doc} |")
+    return "\n".join([*lines, ""])
 
 
 if __name__ == "__main__":

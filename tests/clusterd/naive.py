@@ -10,6 +10,7 @@ canonical (0.0 for -0.0, one NaN), so that rows can be keys of a dict.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,7 +39,7 @@ from controller_proto.plan import (
     TopK,
     Union,
 )
-from controller_proto.schema import ColumnType
+from controller_proto.schema import INTEGERS, ColumnType
 
 Row = tuple[Any, ...]
 Types = tuple[ColumnType, ...]
@@ -576,13 +577,16 @@ def _reduce_group(
 ) -> None:
     if not members:
         return
-    ordered = not plan.aggregates or any(a.function in ("min", "max") or a.distinct for a in plan.aggregates)
-    if ordered and any(count < 0 for count in members.values()):
+    signed = plan.aggregates and all(
+        a.function in ("count", "sum", "avg") and not a.distinct for a in plan.aggregates
+    )
+    if not signed and any(count < 0 for count in members.values()):
         out.fail("invalid-data", 1)
         return
     if sum(members.values()) == 0:
         return  # with negative counts: the group is there as often as its rows are
-    cells, at_column = [], 0
+    cells: list[Any] = []
+    at_column = 0
     for aggregate in plan.aggregates:
         if aggregate.expr is None:
             cells.append(sum(members.values()))
@@ -592,9 +596,9 @@ def _reduce_group(
             _bump(counts, values[at_column], count)
         cells.append(_aggregate(aggregate, counts, types[at_column]))
         at_column += 1
-    failed = [c for c in cells if isinstance(c, Err)]
-    for error in failed:  # each sum speaks for itself
-        out.fail(f"{error.text}: sum of group {key}", 1)
+    failed = [(a, c) for a, c in zip(plan.aggregates, cells, strict=True) if isinstance(c, Err)]
+    for aggregate, error in failed:  # each speaks for itself
+        out.fail(f"{error.text}: {aggregate.function} of group {key}", 1)
     if not failed:
         out.add(key + tuple(cells), 1)
 
@@ -603,22 +607,72 @@ def _aggregate_type(aggregate: Aggregate, types: Types) -> ColumnType:
     if aggregate.function == "count" or aggregate.expr is None:
         return T.INT64
     of = expr_type(aggregate.expr, types)
-    return T.NUMERIC if aggregate.function == "sum" and of is T.INT64 else of
+    if aggregate.function in ("avg", *SPREADS):
+        return T.FLOAT64
+    if aggregate.function in ("string_agg", "jsonb_agg"):
+        return T.TEXT if aggregate.function == "string_agg" else T.JSONB
+    return T.NUMERIC if aggregate.function == "sum" and of in INTEGERS else of
+
+
+SPREADS = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
 
 
 def _aggregate(aggregate: Aggregate, counts: dict[Any, int], type_: ColumnType) -> Any:
     known = {v: 1 if aggregate.distinct else n for v, n in counts.items() if v is not None}
     if aggregate.function == "count":
         return sum(known.values())
+    if aggregate.function == "jsonb_agg":
+        values = _listed(aggregate, known) + ["null"] * _copies(aggregate, counts.get(None, 0))
+        return f"[{','.join(values)}]"
     if sum(known.values()) == 0:
         return None  # no values, or with negative counts as many as missing ones
-    if aggregate.function in ("min", "max"):
+    if aggregate.function in ("min", "max", "bool_and", "bool_or"):
         ranked = sorted(known, key=cmp_to_key(compare))
-        return ranked[0] if aggregate.function == "min" else ranked[-1]
+        return ranked[0] if aggregate.function in ("min", "bool_and") else ranked[-1]
+    if aggregate.function == "string_agg":
+        assert isinstance(aggregate.args[0], Literal)
+        return str(aggregate.args[0].value).join(_listed(aggregate, known))
+    if aggregate.function in SPREADS:
+        return spread(aggregate.function, known)
     if type_ is T.FLOAT64:
-        return sum_floats(known)
+        total = sum_floats(known)
+        if aggregate.function == "sum" or isinstance(total, Err):
+            return total
+        return canonical(total / sum(known.values()))
     total = sum(v * n for v, n in known.items())
     return total if abs(total) < NUMERIC_LIMIT else Err(NUMERIC)
+
+
+def _copies(aggregate: Aggregate, count: int) -> int:
+    return min(count, 1) if aggregate.distinct else count
+
+
+def _listed(aggregate: Aggregate, known: Mapping[Any, int]) -> list[str]:
+    """The values in order, each as often as it counts; as JSON, or texts as they are."""
+    out: list[str] = []
+    for value in sorted(known, key=cmp_to_key(compare)):
+        as_json = aggregate.function == "jsonb_agg"
+        shown = json.dumps(value, ensure_ascii=False) if as_json else value
+        out += [shown] * known[value]
+    return out
+
+
+def spread(function: str, counts: Mapping[Any, int]) -> Any:
+    """Variance or its root: what stands above the line is exact, and rounded once."""
+    n = sum(counts.values())
+    of_sample = function.endswith("_samp")
+    if n == 1 and of_sample:
+        return None
+    if any(isinstance(v, float) and not math.isfinite(v) for v in counts):
+        return NAN
+    squares = sum((Fraction(v) ** 2 * count for v, count in counts.items()), Fraction(0))
+    total = sum((Fraction(v) * count for v, count in counts.items()), Fraction(0))
+    try:
+        above = float(n * squares - total**2)
+    except OverflowError:
+        return Err(DOUBLE)
+    value = above / (float(n) * float(n - 1 if of_sample else n))
+    return math.sqrt(value) if function.startswith("stddev") else value
 
 
 def sum_floats(counts: Mapping[float, int]) -> Any:

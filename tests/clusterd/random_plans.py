@@ -29,7 +29,7 @@ from controller_proto.plan import (
     TopK,
     Union,
 )
-from controller_proto.schema import Column, Schema
+from controller_proto.schema import INTEGERS, Column, Schema
 from controller_proto.schema import ColumnType as T
 from controller_proto.typing_rules import expr_type, plan_schema
 from tests.clusterd import naive
@@ -185,7 +185,8 @@ class Plans:
         if type_ in NUMBERS:
             quotient = "div" if type_ is T.NUMERIC else "/"  # the naive interpreter knows no scales
             return Call(
-                rng.choice([*"++--**%", quotient]), (self.expr(of, type_, depth - 1), self.expr(of, type_, depth - 1))
+                rng.choice([*"++--**%", quotient]),
+                (self.expr(of, type_, depth - 1), self.expr(of, type_, depth - 1)),
             )
         if type_ is T.TEXT:
             return Call("||", (self.expr(of, type_, depth - 1), self.expr(of, type_, depth - 1)))
@@ -295,7 +296,7 @@ class Plans:
         if self._rng.random() < 0.2 and type_ in NUMBERS:
             ones: dict[T, Any] = {T.NUMERIC: "1", T.FLOAT64: 1.0}
             one = Literal(type_, ones.get(type_, 1))
-            expr = Call(self._rng.choice(["+", "/"]), (one, expr))
+            expr = Call(self._rng.choice(["+", "div" if type_ is T.NUMERIC else "/"]), (one, expr))
         return expr
 
     def _reduce(self, source: Plan) -> Plan:
@@ -303,13 +304,30 @@ class Plans:
         aggregates = []
         for _ in range(rng.choice([1, 1, 2, 3])):
             type_ = self._some_type(of)
-            functions = ["count", "min", "max", *(["sum"] * 2 if type_ in NUMBERS else [])]
-            if self._signed:
-                functions = [f for f in functions if f not in ("min", "max")]
+            functions = ["count", *(["sum"] * 2 if type_ in (*NUMBERS, *INTEGERS) else [])]
+            if type_ is T.FLOAT64:
+                functions += ["avg"]
+            if not self._signed:
+                functions += self._unsigned(type_)
             function = rng.choice(functions)
             star = function == "count" and rng.random() < 0.6
-            aggregates.append(Aggregate(function, None if star else self.expr(of, type_)))
+            distinct = not star and not self._signed and rng.random() < 0.3
+            args = (Literal(T.TEXT, ", "),) if function == "string_agg" else ()
+            aggregates.append(Aggregate(function, None if star else self.expr(of, type_), distinct, args))
         return Reduce(source, self._some_exprs(of, rng.choice([0, 1, 1, 2])), tuple(aggregates))
+
+    def _unsigned(self, type_: T) -> list[str]:
+        """Aggregates that take no count below zero."""
+        functions = ["min", "max"]
+        if type_ in (*NUMBERS, *INTEGERS):
+            functions += [self._rng.choice(naive.SPREADS)]
+        if type_ is T.BOOL:
+            functions += ["bool_and", "bool_or"]
+        if type_ is T.TEXT:
+            functions += ["string_agg"]
+        if type_ in (T.BOOL, T.INT64, T.TEXT):
+            functions += ["jsonb_agg"]
+        return functions
 
     def _top_k(self, source: Plan) -> Plan:
         rng, of = self._rng, self.schema(source)

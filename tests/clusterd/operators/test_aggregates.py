@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clusterd.convert import from_wire
 from clusterd.dataflow.operator import Columns
 from clusterd.operators import best_rows, distinct_rows, lists, ordered, reduce
 from clusterd.operators.aggregates import AggregateCall
 from clusterd.operators.ordered import OrderColumn
 from clusterd.operators.reduce import ReduceOperator
+from controller_proto.aggregates import AGGREGATES
 from controller_proto.jsonb import canonical_json
 from shm_arrangements.rows import RowImage
 from shm_arrangements.types import ColumnSpec, ColumnType, ListType, RecordType
+from tests.clusterd.columns import VALUES
 from tests.clusterd.operators.aggregates_naive import SPREADS, frozen, reduce_naively
 from tests.clusterd.operators.histories import Change, Row, accumulate, random_uppers, run
 
@@ -411,3 +414,19 @@ def test_values_of_every_type_become_the_json_that_postgresql_makes(
     ((oks, errs),) = at_times(types, [AggregateCall("jsonb_agg", 1)], [((1, value), 1) for value in values])
     assert (oks, errs) == ({(1, json)}, set())
     assert canonical_json(json) == json
+
+
+def test_each_aggregate_takes_the_types_that_it_declares_and_is_rendered_for_them() -> None:
+    """And no other: whatever the rule lets through has an operator."""
+    for function, rule in AGGREGATES.items():
+        for column, _ in VALUES.values():
+            args = [column, *[column] * (rule.arguments - 1)]
+            types = tuple(from_wire(each) for each in args)
+            call = AggregateCall(function, 0, args=tuple(range(1, len(args))))
+            if rule.takes is not None and column.type not in rule.takes:
+                with pytest.raises(ValueError, match=rf"{function} of"):
+                    ReduceOperator(types, (), [call])
+                continue
+            for distinct in (False, True):
+                each = AggregateCall(function, 0, "made", distinct, tuple(range(1, len(args))))
+                assert ReduceOperator(types, (), [each]).schema[0].name == "made"
