@@ -24,7 +24,7 @@ from shm_arrangements.chain import NO_ROWS, Chain, Stretch
 from shm_arrangements.columns import Column, Ints, Table
 from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow, NotOrdered
 from shm_arrangements.frontier import MAX_TIME
-from shm_arrangements.kernels import find, seek
+from shm_arrangements.kernels import find, scan, seek
 from shm_arrangements.rows import Words
 from shm_arrangements.schema import ArrangementSchema, CodeKind
 from shm_arrangements.types import VARIABLE, ColumnType
@@ -284,7 +284,7 @@ def _is_mixed(batch: Batch, lo: int, hi: int) -> bool:
     if len(_times(batch)) > 1:
         return True
     diffs = batch.diff_cells
-    return bool(find.has_extreme(diffs[lo:hi] if len(diffs) > 1 else diffs))
+    return bool(scan.has_extreme(diffs[lo:hi] if len(diffs) > 1 else diffs))
 
 
 def _positions(chain: Chain, code: int) -> Ints:
@@ -304,9 +304,9 @@ def _scan(chain: Chain, lo: Ints, hi: Ints, t: int, mixed: Ints) -> Pieces:
     total = int(sizes.sum())
     left_out, refs, sums = (np.empty(total, np.int64) for _ in range(3))
     places = np.empty((len(chain), 4), np.int64)
-    rows = find.fold_shared(
+    rows = scan.fold_shared(
         chain.rows, chain.cells, lo, hi, mixed, int(sizes.argmax()), np.uint64(t), len(chain.schema.stored),
-        np.zeros(find.SLOTS, np.uint32), places, chain.heads(), left_out, refs, sums,
+        np.zeros(scan.SLOTS, np.uint32), places, chain.heads(), left_out, refs, sums,
     )  # fmt: skip
     _require_sums(rows)
     stretches = []

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shm_arrangements.kernels.jit import I64, OUT_I64, U8, U64, U64_2D, inner, kernel
-from shm_arrangements.kernels.rows import I64_2D, compare_rows
+from shm_arrangements.kernels.jit import I64, I64_2D, OUT_I64, U8, U64, U64_2D, inner, kernel
+from shm_arrangements.kernels.rows import compare_rows
 
 LOW32: Final = 0xFFFFFFFF
 MOST_HIGH: Final = 0x7FFFFFFF  # the upper half of 2^63 - 1

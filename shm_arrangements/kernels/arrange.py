@@ -37,6 +37,7 @@ from shm_arrangements.kernels.cells import (
 from shm_arrangements.kernels.jit import (
     I64,
     OUT_I64,
+    OUT_I64_2D,
     OUT_U32,
     OUT_U64,
     OUT_U64_2D,
@@ -45,11 +46,8 @@ from shm_arrangements.kernels.jit import (
     i64,
     inner,
     kernel,
-    write,
 )
 from shm_arrangements.kernels.sort import sort_piece
-
-OUT_I64_2D = write(i64, 2)
 
 TINY: Final = 3  # rows of one code up to which comparing is cheaper than levels
 SMALL: Final = 24  # up to which no scratch is needed

@@ -8,7 +8,7 @@ row; both write by address. Between pieces each node has a row of *facts*.
 Texts that are to be stored in a dictionary are interned: looked up by their bytes in a table of those met,
 numbered as they come. What is in a source's dictionary is looked up once, and then known by its place there.
 
-Does not: allocate, or choose what is stored how (builder.py).
+Does not: allocate, or choose what is stored how (assembler.py).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from shm_arrangements.kernels.cells import (
     MODE,
     OFFSETS,
     PLAIN,
+    SEED,
     VALIDITY,
     VALUES,
     bytes_at,
@@ -48,7 +49,9 @@ from shm_arrangements.kernels.cells import (
 )
 from shm_arrangements.kernels.jit import (
     I64,
+    I64_2D,
     OUT_I64,
+    OUT_I64_2D,
     OUT_U32,
     OUT_U64,
     U32,
@@ -68,13 +71,11 @@ from shm_arrangements.kernels.nodes import (
     LENGTH,
     NULLS,
     OFFSETS_AT,
-    OUT_I64_2D,
     TYPE,
     VALIDITY_AT,
     VALUES_AT,
 )
 
-I64_2D = read(i64, 2)
 TABLES = read(i64, 3)
 
 ROW_BITS: Final = 48
@@ -87,7 +88,6 @@ SAME, FIRST, COUNT, NULL_COUNT, BYTES, DONE, AT = range(7)
 # What SAME may be: not all values are the same; those met are; all are, and have been measured.
 NOT, SO_FAR, KNOWN = range(3)
 
-_SEED = np.uint64(0x6A09E667F3BCC908)
 _ZERO = np.uint64(0)
 NONE: Final = 0xFFFFFFFF  # no entry
 
@@ -423,7 +423,7 @@ ENTRIES, ENTRY_BYTES, FULL = range(3)
 def _find(tables: Any, column: Any, ref: Any, slots: Any, entries: Any, hashes: Any) -> Any:
     """The slot of the text of a ref, its hash, and its bytes; the slot is empty if the text is not there."""
     address, size = _text_of(tables, column, ref)
-    digest = mix_bytes(_SEED, address, size)
+    digest = mix_bytes(SEED, address, size)
     mask = slots.shape[0] - 1
     slot = np.int64(digest >> np.uint64(20)) & mask
     while slots[slot] != NONE:

@@ -45,10 +45,11 @@ _SIGN = np.uint64(1 << 63)
 _SIGN32 = np.uint64(1 << 31)
 _LOW32 = np.uint64((1 << 32) - 1)
 _S8, _S16, _S29, _S32, _S63 = np.uint64(8), np.uint64(16), np.uint64(29), np.uint64(32), np.uint64(63)
-_SEED = np.uint64(0x6A09E667F3BCC908)
-_NULL = np.uint64(0x3C6EF372FE94F82B)
-_ODD_A = np.uint64(0x9E3779B97F4A7C15)
-_ODD_B = np.uint64(0xD6E8FEB86659FD93)
+# Of the hash: what it begins with, what NULL folds, and what mixing multiplies by.
+SEED = np.uint64(0x6A09E667F3BCC908)
+NULL_WORD = np.uint64(0x3C6EF372FE94F82B)
+ODD_A = np.uint64(0x9E3779B97F4A7C15)
+ODD_B = np.uint64(0xD6E8FEB86659FD93)
 
 
 def _loader(numba_type: Any, ctype: Any, wrap: Any) -> Any:
@@ -287,8 +288,8 @@ def compare_cells(a: Any, i: Any, b: Any, j: Any, first: Any, last: Any) -> int:
 @inner
 def mix(h: Any, x: Any) -> Any:
     """Fold a word into a hash."""
-    h = (h ^ x) * _ODD_A
-    h = (h ^ (h >> _S32)) * _ODD_B
+    h = (h ^ x) * ODD_A
+    h = (h ^ (h >> _S32)) * ODD_B
     return h ^ (h >> _S29)
 
 
@@ -323,7 +324,7 @@ def _mix_flat(h: Any, table: Any, column: Any, place: Any) -> Any:
 @inner
 def _mix_deep(h: Any, table: Any, column: Any, row: Any) -> Any:
     if is_null(table, column, row):
-        return mix(h, _NULL)
+        return mix(h, NULL_WORD)
     place = place_of(table, column, row)
     kind = table[column, KIND]
     if kind < KIND_LIST:
@@ -342,12 +343,12 @@ def _mix_deep(h: Any, table: Any, column: Any, row: Any) -> Any:
 @inner
 def hash_cells(table: Any, row: Any, first: Any, last: Any) -> Any:
     """The hash of columns first..last-1 of a row."""
-    h = _SEED
+    h = SEED
     for column in range(first, last):
         if table[column, KIND] >= KIND_LIST:
             h = _mix_deep(h, table, np.int64(column), np.int64(row))
         elif is_null(table, column, row):
-            h = mix(h, _NULL)
+            h = mix(h, NULL_WORD)
         else:
             h = _mix_flat(h, table, column, place_of(table, column, row))
     return mix(h, np.uint64(first == last))

@@ -11,16 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from shm_arrangements.kernels.cells import mix
-from shm_arrangements.kernels.jit import OUT_U64, OUT_U64_2D, U8, U64, U64_2D, i64, inner, kernel, read, u64
+from shm_arrangements.kernels.cells import NULL_WORD, ODD_A, ODD_B, SEED, mix
+from shm_arrangements.kernels.jit import (
+    I64_2D,
+    OUT_U64,
+    OUT_U64_2D,
+    U8,
+    U64,
+    U64_2D,
+    i64,
+    inner,
+    kernel,
+    u64,
+)
 
 VALUE, NULL_FLAG, TEXT, VALUE_HIGH = 0, 1, 2, 3  # VALUE_HIGH: more lanes of the value follow
 
-_SEED = np.uint64(0x6A09E667F3BCC908)
-_NULL = np.uint64(0x3C6EF372FE94F82B)
-_ODD_A = np.uint64(0x9E3779B97F4A7C15)
-_ODD_B = np.uint64(0xD6E8FEB86659FD93)
-_S8, _S29, _S32 = np.uint64(8), np.uint64(29), np.uint64(32)
+_S8, _S32 = np.uint64(8), np.uint64(32)
 _ZERO = np.uint64(0)
 
 
@@ -37,18 +44,18 @@ def _mix_text(h: Any, text: Any, lo: Any, hi: Any) -> Any:
     return h
 
 
-@kernel(U64_2D, U8, read(i64, 2), read(i64, 2), U8, OUT_U64)
+@kernel(U64_2D, U8, I64_2D, I64_2D, U8, OUT_U64)
 def hash_rows(lanes: Any, kinds: Any, text_lo: Any, text_hi: Any, text: Any, out: Any) -> None:
     """out[i] = hash of the first len(kinds) lanes of row i."""
     n_lanes = kinds.shape[0]
     for i in range(out.shape[0]):
-        h = _SEED
+        h = SEED
         slot = 0
         lane = 0
         while lane < n_lanes:
             kind = kinds[lane]
             if kind == NULL_FLAG and lanes[i, lane] != _ZERO:
-                h = mix(h, _NULL)
+                h = mix(h, NULL_WORD)
                 lane += 1
                 while kinds[lane] == VALUE_HIGH:
                     lane += 1
@@ -63,7 +70,7 @@ def hash_rows(lanes: Any, kinds: Any, text_lo: Any, text_hi: Any, text: Any, out
         out[i] = mix(h, np.uint64(n_lanes == 0))
 
 
-@kernel(U8, read(i64, 2), read(i64, 2), i64, OUT_U64_2D, i64)
+@kernel(U8, I64_2D, I64_2D, i64, OUT_U64_2D, i64)
 def text_lanes(text: Any, text_lo: Any, text_hi: Any, slot: int, out: Any, lane: int) -> None:
     """out[i, lane] = first 8 bytes of text (i, slot) as a big-endian number, zero-padded."""
     for i in range(out.shape[0]):
@@ -86,7 +93,7 @@ def checksum(words: Any, first: Any, state: Any) -> Any:
     total = state
     position = first
     for i in range(words.shape[0]):
-        x = (words[i] ^ (position * _ODD_A)) * _ODD_B
+        x = (words[i] ^ (position * ODD_A)) * ODD_B
         total += x ^ (x >> _S32)
         position += np.uint64(1)
     return total

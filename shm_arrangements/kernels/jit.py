@@ -42,6 +42,7 @@ def write(dtype: Any, ndim: int = 1) -> Any:
 U8, U32, I64, U64, BOOL, F64 = (read(t) for t in (types.uint8, u32, i64, u64, types.boolean, types.float64))
 OUT_U8, OUT_U32, OUT_I64, OUT_U64, OUT_BOOL = (write(t) for t in (types.uint8, u32, i64, u64, types.boolean))
 U64_2D, OUT_U64_2D = read(u64, 2), write(u64, 2)
+I64_2D, OUT_I64_2D = read(i64, 2), write(i64, 2)
 
 # Kernels allocate nothing (a copy between slices would), so they need no reference counts: else each call
 # of an inner function in a loop pays two atomic operations an array argument, ten times what most of them do.

@@ -16,6 +16,7 @@ from shm_arrangements.kernels.assemble import ROW_BITS
 from shm_arrangements.kernels.cells import TABLE, compare_cells, load_i64, load_u64
 from shm_arrangements.kernels.jit import (
     I64,
+    I64_2D,
     OUT_I64,
     OUT_U8,
     OUT_U64,
@@ -28,7 +29,6 @@ from shm_arrangements.kernels.jit import (
 )
 
 TABLES = read(i64, 3)
-I64_2D = read(i64, 2)
 LAST_CODE: Final = (1 << 64) - 1
 _MOST: Final = np.uint64(LAST_CODE)
 

@@ -35,10 +35,7 @@ from shm_arrangements.kernels.cells import (
     load_u16,
     load_u32,
 )
-from shm_arrangements.kernels.jit import I64, OUT_I64, OUT_U8, i64, inner, kernel, read, write
-
-I64_2D = read(i64, 2)
-OUT_I64_2D = write(i64, 2)
+from shm_arrangements.kernels.jit import I64, I64_2D, OUT_I64, OUT_I64_2D, OUT_U8, i64, inner, kernel
 
 NODE_FIELDS: Final = 12
 TYPE, LENGTH, NULLS, CHILDREN = range(4)

@@ -18,19 +18,16 @@ import numpy as np
 
 from shm_arrangements.kernels.jit import (
     I64,
+    I64_2D,
     OUT_BOOL,
     OUT_I64,
     OUT_U64,
     U8,
     U64,
     U64_2D,
-    i64,
     inner,
     kernel,
-    read,
 )
-
-I64_2D = read(i64, 2)
 
 _TEXT = 2  # the lane kind; see hashing.py
 _SMALL = 192  # below it, comparing is cheaper than 8 histograms of 256

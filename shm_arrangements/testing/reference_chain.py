@@ -42,7 +42,7 @@ def name_of(chain: Chain, place: Place, *, by_time: bool = False) -> tuple[Any, 
 
 
 @reference_of("find.fold_ranges")
-@reference_of("find.fold_shared")
+@reference_of("scan.fold_shared")
 def fold(
     chain: Chain, places: Iterable[Place], *, by_time: bool = False
 ) -> list[tuple[tuple[Any, ...], int]] | str:
@@ -95,7 +95,7 @@ def find_key(chain: Chain, key: Relation, columns: int, latest: int) -> Place | 
     return _only(chain, [p for p in places if row_key(chain[p[0]].relation, p[1], 0, columns) == mine])
 
 
-@reference_of("find.has_extreme")
+@reference_of("scan.has_extreme")
 def has_extreme(diffs: Array) -> tuple[bool]:
     return (any(diff in (SIGN - 1, -SIGN) for diff in diffs.tolist()),)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from shm_arrangements.kernels import cells, find
+from shm_arrangements.kernels import cells, find, scan
 from shm_arrangements.testing import reference_chain as reference
 from shm_arrangements.testing.meaning import Relation, hash_row, row_key
 from shm_arrangements.testing.reference import Updates
@@ -222,7 +222,7 @@ def _fold_ranges(draw: Any) -> tuple[Any, Any]:
     return _folded(chain, n, refs, sums, by_time=by_time), should
 
 
-@together("find.fold_shared")
+@together("scan.fold_shared")
 def _fold_shared(draw: Any) -> tuple[Any, Any]:
     specs, chain = _any_chain(draw)
     # What a scan gives: ranges of codes, the same for each batch.
@@ -240,15 +240,15 @@ def _fold_shared(draw: Any) -> tuple[Any, Any]:
     mixed = i64([
         len(set(batch.times)) > 1
         or batch.times[0] > latest
-        or bool(find.has_extreme(i64(batch.diffs)))
+        or bool(scan.has_extreme(i64(batch.diffs)))
         for batch in chain.batches
     ])  # fmt: skip
     m = len(chain.rows)
     places, left_out = np.zeros((m, 4), np.int64), np.empty(chain.room, np.int64)
     refs, sums = np.empty(chain.room, np.int64), np.empty(chain.room, np.int64)
-    n = find.fold_shared(
+    n = scan.fold_shared(
         chain.rows, chain.cells, lo, hi, mixed, draw(st.integers(0, m - 1)), np.uint64(latest), len(specs),
-        np.zeros(find.SLOTS, np.uint32), places, chain.heads, left_out, refs, sums,
+        np.zeros(scan.SLOTS, np.uint32), places, chain.heads, left_out, refs, sums,
     )  # fmt: skip
     mine = [p for p in reference.places_of(chain.batches, latest) if lo[p[0]] <= p[1] < hi[p[0]]]
     should = reference.fold(chain.batches, mine)
@@ -264,7 +264,7 @@ def _fold_shared(draw: Any) -> tuple[Any, Any]:
     return sorted(came), should
 
 
-@case("find.has_extreme")
+@case("scan.has_extreme")
 def _has_extreme(draw: Any) -> list[Any]:
     return [i64(draw(st.lists(diff_values, max_size=5)))]
 
