@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusterd.operators.growable import Growable
-from clusterd.operators.kernels import ordered as kernels
+from clusterd.operators.kernels import steps as kernels
+from clusterd.operators.kernels import treap
 from clusterd.operators.ordered import BUDGET_NODES, NOTHING, Edges, Ints, Tell, fault_arrays
 from clusterd.operators.row_table import Partials, RowTable, Steps
 from shm_arrangements.rows import RowImage, RowSpec
@@ -39,7 +40,7 @@ class BestRows:
         self._no_sums = Growable(np.uint64, (2,))
         self._steps: Steps | None = None
         self._order = self._starts = NOTHING
-        self._state: Ints = np.zeros(kernels.STATE_SIZE, np.int64)
+        self._state: Ints = np.zeros(treap.STATE_SIZE, np.int64)
         self._faults = fault_arrays()
         self.visited = 0
 
@@ -70,7 +71,7 @@ class BestRows:
         """As OrderedRows.extremes."""
         steps, state, t = self._steps, self._state, self.table
         assert steps is not None
-        out = np.empty((end - int(state[kernels.STEP]), 4), np.int32)
+        out = np.empty((end - int(state[treap.STEP]), 4), np.int32)
         while True:
             done = kernels.best(
                 steps.groups, self._starts, self._order, end,
@@ -78,7 +79,7 @@ class BestRows:
                 t.lanes, t.text_lo, t.text_hi, t.text, t.kinds, self._flips, self._kept.a,
                 out, *self._faults, state,
             )  # fmt: skip
-            count = int(state[kernels.FAULTS])
+            count = int(state[treap.FAULTS])
             if count:
                 rows, times, words = self._faults
                 tell(rows[:count], times[:count], words[:count])
@@ -99,7 +100,7 @@ class BestRows:
         self.table.free(free[:count])
         if self.table.capacity > _LEAST_SPARSE and self.table.capacity > _SPARSE * len(self.table):
             self._rebuild()
-        self.visited += int(self._state[kernels.VISITED])
+        self.visited += int(self._state[treap.VISITED])
         self._steps, self._order, self._starts = None, NOTHING, NOTHING
 
     def _rebuild(self) -> None:

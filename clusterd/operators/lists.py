@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from clusterd.operators.aggregates import AggregateCall
 from clusterd.operators.json_texts import json_texts, quoted
 from clusterd.operators.kernels import lists as kernels
-from clusterd.operators.kernels.ordered import COUNT, HI, LO, SPAN
+from clusterd.operators.kernels.steps import COUNT, HI, LO, SPAN
 from clusterd.operators.ordered import Bools, Ints, OrderColumn, OrderedRows, Tell, lane_flips
 from clusterd.operators.row_table import Steps
 from shm_arrangements.columns import Column

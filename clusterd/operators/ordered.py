@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusterd.operators.growable import Growable
-from clusterd.operators.kernels import ordered as kernels
+from clusterd.operators.kernels import steps as steps_kernels
 from clusterd.operators.kernels import table as table_kernels
+from clusterd.operators.kernels import treap, windows
 from clusterd.operators.row_table import Partials, RowTable, Steps
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowImage, RowSpec
@@ -82,7 +83,7 @@ class OrderedRows:
         self._no_holders = Growable(np.int32)
         self._steps: Steps | None = None
         self._order = self._starts = NOTHING
-        self._state: Ints = np.zeros(kernels.STATE_SIZE, np.int64)
+        self._state: Ints = np.zeros(treap.STATE_SIZE, np.int64)
         self._faults = fault_arrays()
         self.visited = 0
 
@@ -128,9 +129,9 @@ class OrderedRows:
         """
         steps, state, t = self._steps, self._state, self.table
         assert steps is not None
-        out = np.empty((end - int(state[kernels.STEP]), 4), np.int32)
+        out = np.empty((end - int(state[treap.STEP]), 4), np.int32)
         while True:
-            done = kernels.extremes(
+            done = steps_kernels.extremes(
                 steps.groups, self._starts, self._order, end,
                 self.partials.slots, self.partials.times, self.partials.words, BUDGET_NODES,
                 t.lanes, t.text_lo, t.text_hi, t.text, t.kinds, self._flips,
@@ -158,7 +159,7 @@ class OrderedRows:
         """
         steps, state, t = self._steps, self._state, self.table
         assert steps is not None
-        done = kernels.sequences(
+        done = steps_kernels.sequences(
             steps.groups, self._starts, self._order, end,
             self.partials.slots, self.partials.times, self.partials.words, BUDGET_NODES, cap, most,
             t.lanes, t.text_lo, t.text_hi, t.text, t.kinds, self._flips,
@@ -166,21 +167,21 @@ class OrderedRows:
             elements, spans, changed, *self._faults, state,
         )  # fmt: skip
         self._tell(state, *self._faults, tell)
-        return int(state[kernels.NEEDED]) if done == 2 else None
+        return int(state[treap.NEEDED]) if done == 2 else None
 
     @property
     def step(self) -> int:
         """The next step to apply."""
-        return int(self._state[kernels.STEP])
+        return int(self._state[treap.STEP])
 
     @property
     def elements_used(self) -> int:
         """How many `sequences` has written."""
-        return int(self._state[kernels.USED])
+        return int(self._state[treap.USED])
 
     def forget_elements(self) -> None:
         """What `sequences` has written is used up: write from the begin again."""
-        self._state[kernels.USED] = 0
+        self._state[treap.USED] = 0
 
     def windows(
         self,
@@ -199,7 +200,7 @@ class OrderedRows:
         order = self.partials.order()
         for _ in self._sweep(order, self.partials.times):
             yield NOTHING, NO_TIMES, NOTHING
-        state = np.zeros(kernels.STATE_SIZE, np.int64)
+        state = np.zeros(treap.STATE_SIZE, np.int64)
         fault_rows, fault_times, fault_words = fault_arrays()
         rows, times, diffs = np.empty(block, np.int64), np.empty(block, np.uint64), np.empty(block, np.int64)
         # Copies beyond the end of the window are never seen, so they need not be counted.
@@ -208,7 +209,7 @@ class OrderedRows:
         most = MOST_COPIES if offset + limit > MOST_COPIES else -1
         t = self.table
         while True:
-            done = kernels.top_k(
+            done = windows.top_k(
                 order, self.partials.slots, self.partials.times, self.partials.words,
                 offset, limit, cap, most, BUDGET_NODES,
                 t.lanes, t.text_lo, t.text_hi, t.text, t.kinds, self._flips,
@@ -216,11 +217,11 @@ class OrderedRows:
                 rows, times, diffs, fault_rows, fault_times, fault_words, state,
             )  # fmt: skip
             self._tell(state, fault_rows, fault_times, fault_words, faults)
-            emitted = int(state[kernels.EMITTED])
+            emitted = int(state[treap.EMITTED])
             yield rows[:emitted], times[:emitted], diffs[:emitted]
             if done:
                 break
-        self.visited += int(state[kernels.VISITED])
+        self.visited += int(state[treap.VISITED])
 
     def _sweep(self, order: Ints, codes: Words) -> Iterator[None]:
         """Sort pieces of a long `order`, in place, by the partials' codes and then by group and row.
@@ -247,7 +248,7 @@ class OrderedRows:
 
     def retire(self, holders: NDArray[np.int32]) -> None:
         """End of the round: keep `holders` (by group) right and free the rows whose count is zero."""
-        self.visited += int(self._state[kernels.VISITED])
+        self.visited += int(self._state[treap.VISITED])
         self._state[:] = 0
         self._steps, self._order, self._starts = None, NOTHING, NOTHING
         self._make_room(0)
@@ -266,7 +267,7 @@ class OrderedRows:
         words: Words,
         faults: Tell,
     ) -> None:
-        count = int(state[kernels.FAULTS])
+        count = int(state[treap.FAULTS])
         if count:
             faults(rows[:count], times[:count], words[:count])
 

@@ -11,7 +11,7 @@ A count of values that is below zero makes signed results of count, sum and avg.
 variances have no such results: there it is a fault, as is a result that does not fit its type.
 
 Does not: find groups, order times, or emit; reduce.py does. min and max are not accumulable:
-kernels/ordered.py.
+kernels/steps.py.
 """
 
 from __future__ import annotations

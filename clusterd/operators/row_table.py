@@ -8,7 +8,7 @@ count of rows in words 0 and 1, then what the operator adds. So memory in a roun
 
 Cost: O(1) expected an update; arrays double, so growing is amortised, and is sequential work.
 
-Does not: order rows (kernels/ordered.py), interpret words (reduce_tactic.py), or look at diffs of a round
+Does not: order rows (kernels/treap.py), interpret words (reduce_tactic.py), or look at diffs of a round
 twice.
 """
 
