@@ -1,6 +1,6 @@
 """Scanning a chain: which updates have to be summed; the others are rows as they are.
 
-That are those whose code stands in more than one batch, or that a batch of several times has more than once.
+To be summed are those whose code stands in more than one batch, or more than once in one of several times.
 Codes are found to be shared by a small table of what the batches have in a stretch of codes, so that what a
 scan costs beyond copying is a pass or two over the codes. Two codes that only share a slot of the table are
 looked at in vain, and come out as they are.
