@@ -43,6 +43,7 @@ FORMAT_VERSION: Final = 2
 CAPACITY: Final = 56  # batches in a chain; a longer one forces a merge first. With a header: 8 KiB
 GENERATION_WORD: Final = 8  # index of the u64 at byte 64
 MAX_NAME_BYTES: Final = 255
+_MOST_SHARDS: Final = 1 << 12  # more would be damage: who attaches makes a name of each
 
 # magic, version, length of the whole header, crc32 of its part from 128 on
 _FRONT: Final = struct.Struct("<8sIII")
@@ -159,11 +160,16 @@ def decode_header(buf: memoryview) -> PageHeader:
         raise FormatMismatch("publication page of another shape", capacity=capacity, slot_bytes=slot_bytes)
     if half >= len(HALVES) or slots_at + 2 * SLOT_BYTES > buf.nbytes:
         raise FormatMismatch("damaged publication page", half=half, slots_at=slots_at)
+    if not shard < shards <= _MOST_SHARDS:
+        raise FormatMismatch("damaged publication page", shard=shard, shards=shards)
     at = _WHO_AT + _WHO.size
-    page = PageName(token.decode(), id, incarnation, HALVES[half], shard)
     schema = _decode_schema(bytes(buf[at : at + schema_bytes]))
     at += schema_bytes
-    name = bytes(buf[at : at + name_bytes]).decode()
+    try:
+        page = PageName(token.decode("ascii"), id, incarnation, HALVES[half], shard)
+        name = bytes(buf[at : at + name_bytes]).decode()
+    except UnicodeDecodeError as error:
+        raise FormatMismatch("damaged publication page", error=str(error)) from error
     return PageHeader(page, shards, writer, schema, slots_at, name, clock, cell)
 
 
@@ -184,16 +190,20 @@ def encode_slot(state: PageState, entries: Iterable[bytes] | None = None) -> byt
 
 
 def decode_slot(image: bytes) -> PageState | None:
-    """Inverse of `encode_slot`, given a whole slot; None if the checksum does not fit."""
+    """Inverse of `encode_slot`, given a whole slot; None if the checksum, or what it says, cannot be."""
     crc, flags, generation, status, count, since, upper = _SLOT.unpack_from(image)
     used = _SLOT.size + count * _ENTRY.size
     if count > CAPACITY or zlib.crc32(memoryview(image)[_CRC_BYTES:used]) != crc:
         return None
-    chain = tuple(_decode_entry(image[at : at + _ENTRY.size]) for at in range(_SLOT.size, used, _ENTRY.size))
-    return PageState(
-        generation, PageStatus(status), _frontier(since, flags & _SINCE_EMPTY),
-        _frontier(upper, flags & _UPPER_EMPTY), chain,
-    )  # fmt: skip
+    ats = range(_SLOT.size, used, _ENTRY.size)
+    try:
+        chain = tuple(_decode_entry(image[at : at + _ENTRY.size]) for at in ats)
+        return PageState(
+            generation, PageStatus(status), _frontier(since, flags & _SINCE_EMPTY),
+            _frontier(upper, flags & _UPPER_EMPTY), chain,
+        )  # fmt: skip
+    except ValueError:
+        return None
 
 
 def encode_entry(entry: BatchEntry) -> bytes:
@@ -210,11 +220,11 @@ def encode_entry(entry: BatchEntry) -> bytes:
 # A turn changes a few entries of the chain; the others come back as the same bytes.
 @functools.lru_cache(maxsize=4096)
 def _decode_entry(image: bytes) -> BatchEntry:
-    writer, flags, seq, offset, rows, nbytes, lower, upper, since = _ENTRY.unpack(image)
-    return BatchEntry(
-        writer, seq, rows, _frontier(lower, flags & _LOWER_EMPTY), _frontier(upper, flags & _UPPER_EMPTY),
-        _frontier(since, flags & _SINCE_EMPTY), nbytes, offset,
-    )  # fmt: skip
+    writer, flags, seq, offset, rows, nbytes, from_time, to_time, since = _ENTRY.unpack(image)
+    lower, upper = _frontier(from_time, flags & _LOWER_EMPTY), _frontier(to_time, flags & _UPPER_EMPTY)
+    if upper.precedes(lower):
+        raise ValueError(f"lower {lower} is beyond upper {upper}")
+    return BatchEntry(writer, seq, rows, lower, upper, _frontier(since, flags & _SINCE_EMPTY), nbytes, offset)
 
 
 def _image(frontier: Frontier, flag: int) -> tuple[int, int]:
@@ -253,7 +263,7 @@ def _decode_schema(image: bytes) -> ArrangementSchema:
             columns.append(column)
         key: Sequence[int] = struct.unpack_from(f"<{n_key}I", image, at)
         schema = ArrangementSchema(tuple(columns), tuple(key), ordered=bool(ordered))
-    except (struct.error, ValueError) as error:
+    except (struct.error, ValueError, TypeError, RecursionError) as error:
         raise FormatMismatch("schema that cannot be read", error=str(error)) from error
     if schema.code != code:
         raise FormatMismatch("codes of another kind", code=code, ours=schema.code)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
 import time
+import zlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -207,6 +209,45 @@ def test_bytes_that_are_no_page_are_told_by_what_is_wrong_with_them() -> None:
             decode_header(memoryview(wrong))
 
 
+def _summed(image: bytes, changed: dict[int, bytes]) -> bytes:
+    """The header with other bytes, and a checksum that fits them."""
+    wrong = bytearray(image)
+    for at, part in changed.items():
+        wrong[at : at + len(part)] = part
+    (length,) = struct.unpack_from("<I", wrong, 12)
+    wrong[16:20] = zlib.crc32(wrong[128:length]).to_bytes(4, "little")
+    return bytes(wrong)
+
+
+def test_a_page_that_says_what_cannot_be_is_refused_though_its_checksum_fits() -> None:
+    """A number of shards was believed, and a name made for each of four thousand million."""
+    image = encode_header(PageName("0" * 12, 7, 1, "oks"), 1, 3, SCHEMA, name="x", clock=1, cell=1) + bytes(
+        2 * SLOT_BYTES
+    )
+    at = 208
+    name_at = image.index(b"x", at + struct.unpack_from("<I", image, 184)[0])
+    lists = struct.pack("<BBHH", 20, 1, 0, 0) * 200_000
+    deep = image[:184] + struct.pack("<II", 12 + len(lists), 0) + image[192:at] + image[at : at + 12] + lists
+    deep = deep[:12] + struct.pack("<I", len(deep)) + deep[16:] + bytes(2 * SLOT_BYTES)
+    for wrong in (
+        _summed(image, {128: b"\xff"}),
+        _summed(image, {name_at: b"\xff"}),
+        _summed(image, {164: b"\xff\xff\xff\xff"}),
+        _summed(image, {164: bytes(4)}),
+        _summed(image, {at: b"\xff\xff\xff\xff"}),
+        _summed(deep, {}),
+    ):
+        with pytest.raises(FormatMismatch):
+            decode_header(memoryview(wrong))
+    state = PageState(3, PageStatus.LIVE, MINIMUM, Frontier.at(4), tuple(_chain([4])))
+    for changed in ({16: b"\x09"}, {40 + 40: b"\x05"}):
+        slot = bytearray(encode_slot(state).ljust(SLOT_BYTES, b"\0"))
+        for place, part in changed.items():
+            slot[place : place + 1] = part
+        slot[:4] = zlib.crc32(slot[4 : 40 + 64]).to_bytes(4, "little")
+        assert decode_slot(bytes(slot)) is None
+
+
 def test_a_damaged_slot_is_an_error_and_not_an_answer(held: Instance) -> None:
     page = _page(held)
     page.turn(MINIMUM, Frontier.at(4), _chain([4]))
@@ -261,13 +302,18 @@ def test_a_name_is_at_most_255_bytes(held: Instance) -> None:
     assert not [name for name in os.listdir("/dev/shm") if f"{held.token}.c." in name]
 
 
+def _in_order(entry: BatchEntry) -> BatchEntry:
+    lower, upper = entry.lower, entry.upper
+    return entry._replace(lower=Frontier.meet(lower, upper), upper=Frontier.join(lower, upper))
+
+
 frontiers = strategies.one_of(
     strategies.just(Frontier.empty()), strategies.integers(0, MAX_TIME).map(Frontier.at)
 )
 u64s = strategies.integers(0, MAX_TIME)
 entries = strategies.builds(
     BatchEntry, strategies.integers(0, (1 << 32) - 1), u64s, u64s, frontiers, frontiers, frontiers, u64s, u64s
-)
+).map(_in_order)
 
 
 @given(
