@@ -62,7 +62,6 @@ __all__ = ["MAX_DEPTH", "expr_type", "plan_schema", "shown_type", "types_problem
 MAX_DEPTH = 200  # a level costs up to three Python frames of the usual thousand
 
 
-
 def expr_type(expr: Expr, schema: Schema, where: str = "expression") -> Column:
     """The column that `expr` makes of rows of `schema`. Raises Refusal `invalid-plan`, naming `where`.
 

@@ -149,7 +149,8 @@ def test_an_integer_beside_a_numeric_has_its_scale_and_a_quotient_has_sixteen_di
     assert run(Call("-", both), columns, [("1.50", 3)]) == ["-1.50"]
     assert run(Call("*", both), columns, [("1.50", 3)]) == ["4.50"]
     assert run(Call("neg", both[:1]), columns, [("1.50", 3)]) == ["-1.50"]
-    assert run(Call("/", both), columns, [("2.00", 3), ("-2.00", 3)]) == ["0.6666666666666667", "-0.6666666666666667"]
+    thirds = ["0.6666666666666667", "-0.6666666666666667"]
+    assert run(Call("/", both), columns, [("2.00", 3), ("-2.00", 3)]) == thirds
     assert run(Call("+", both[1:] * 2), columns, [("0.00", 3), ("0.00", 2**14)])[0] == 6
 
 
