@@ -44,6 +44,7 @@ class ColumnType(enum.IntEnum):
 
 LIST_CODE: Final = 20
 RECORD_CODE: Final = 21
+MAX_SCALE: Final = (1 << 15) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ class ColumnSpec:
             raise TypeError(
                 f"column {self.name!r}: a ColumnType, ListType or RecordType is wanted, not {self.type!r}"
             )
-        if self.scale < 0:
-            raise ValueError(f"column {self.name!r}: scale {self.scale} is below 0")
+        if not 0 <= self.scale <= MAX_SCALE:
+            raise ValueError(f"column {self.name!r}: scale {self.scale} is not in 0 to {MAX_SCALE}")
 
 
 @dataclass(frozen=True, slots=True)
