@@ -163,19 +163,32 @@ def _widened(expr: CompiledExpr, to: WireColumn) -> CompiledExpr:
         cast = _call(f"cast {type_name(to)}", [expr], (None,))
         may_not_fit = spec.scale > expr.scale or spec.type in _SHORTER
         return replace(cast, fallible=expr.fallible or may_not_fit)
-    return _relisted(expr, spec.type)
+    return _relisted(expr, to)
 
 
-def _relisted(expr: CompiledExpr, type_: AnyType) -> CompiledExpr:
-    """A list as one whose elements may be NULL."""
+def _relisted(expr: CompiledExpr, to: WireColumn) -> CompiledExpr:
+    """A list with its elements cast; a list with an element that fails is that error."""
+    element = from_wire(expr.wire.fields[0])
+    cast = _widened(_column(0, (element,)), to.fields[0])
+    type_ = from_wire(to).type
 
     def run(inputs: Sequence[Evaluated], n: int) -> Evaluated:
         value = expr.run(inputs, n)
-        column = value.column
-        again = Column(type_, column.values, column.offsets, column.validity, children=column.children)
-        return Evaluated(again, value.errors)
+        column = value.column.plain()
+        offsets = column.offsets
+        assert offsets is not None
+        elements = column.children[0].slice(int(offsets[0]), int(offsets[-1]))
+        made = cast([Evaluated(elements)], len(elements))
+        ends = offsets - offsets[0]
+        again = Column(type_, column.values, ends, column.validity, children=(made.column,))
+        if made.errors is None:
+            return Evaluated(again, value.errors)
+        failed = np.flatnonzero(made.errors)
+        codes = np.zeros(len(again), np.uint32)
+        codes[np.searchsorted(ends, failed, side="right") - 1] = made.errors[failed]
+        return functions.with_nulls(again, None, value.errors, codes)
 
-    return replace(expr, type=type_, run=run)
+    return replace(expr, type=type_, run=run, fallible=expr.fallible or cast.fallible)
 
 
 def _widened_for_comparison(expr: CompiledExpr, to: WireColumn) -> CompiledExpr:

@@ -28,6 +28,7 @@ def _pairs() -> list[str]:
     pairs += [f"text -> {name}" for name in (*_READ, "numeric(s)")]
     pairs += [f"{name} -> text" for name in (*_READ, "numeric(s)")]
     pairs += [f"boolean -> {name}" for name in _INTEGERS] + [f"{name} -> boolean" for name in _INTEGERS]
+    pairs += [f"jsonb -> {name}" for name in ("boolean", *_INTEGERS, "numeric(s)", *_FLOATS)]
     return [*pairs, "any -> text"]
 
 
@@ -38,7 +39,7 @@ FUNCTIONS: Final = (
         "numeric half away from zero; a numeric gets more or fewer digits behind the point.",
         "2.5::double precision::bigint", "2",
         errors="; ".join(f"{name} out of range" for name in (*_INTEGERS, "numeric", *_FLOATS, "timestamp"))
-        + "; " + "; ".join(MALFORMED),
+        + "; " + "; ".join((*MALFORMED, "cannot cast jsonb value")),
         differs="A jsonb is printed without blanks. A double becomes a numeric by the shortest digits that "
                 "read back as it (PostgreSQL: by 15). Texts of moments are read in ISO form alone, and the "
                 "numeric NaN is none.",

@@ -74,9 +74,11 @@ def common_type(a: Column, b: Column) -> Column | None:
         if all(t is wide or wide in _WIDER.get(t, ()) for t in types):
             return Column("", wide)
     if types == {T.LIST}:
-        x, y = a.fields[0], b.fields[0]
-        if msgspec.structs.replace(x, nullable=y.nullable) == y:
-            return Column("", T.LIST, fields=(msgspec.structs.replace(x, nullable=True),))
+        (x,), (y,) = a.fields, b.fields
+        element = common_type(x, y)
+        if element is not None:
+            nullable = x.nullable or y.nullable
+            return Column("", T.LIST, fields=(msgspec.structs.replace(element, nullable=nullable),))
     return None
 
 

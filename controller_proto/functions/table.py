@@ -11,6 +11,8 @@ from controller_proto.functions import (
     arithmetic,
     casts,
     comparison,
+    json,
+    lists,
     logic,
     mathematics,
     moments,
@@ -62,6 +64,11 @@ ERRORS: Final = (
     "date field value out of range",
     "time field value out of range",
     "time zone not recognized",
+    "cannot cast jsonb value",
+    "cannot get array length of a non-array",
+    "no number of jsonb",
+    "argument list must have even number of elements",
+    "key must not be null",
 )
 
 # What pages call a family, and its functions.
@@ -73,6 +80,8 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Function, ...]]]] = {
     "casts": ("Casts", casts.FUNCTIONS),
     "text": ("Text and bytes", text.FUNCTIONS),
     "patterns": ("Patterns", patterns.FUNCTIONS),
+    "json": ("jsonb", json.FUNCTIONS),
+    "lists": ("Lists", lists.FUNCTIONS),
     "moments": ("Dates and times", moments.FUNCTIONS),
 }
 FUNCTIONS: Final[dict[str, Function]] = {

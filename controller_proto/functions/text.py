@@ -12,8 +12,9 @@ _LONG = "text too long"
 _CASE = "Letters change by Unicode's simple mappings, whatever the language."
 
 FUNCTIONS: Final = (
-    _text("||", "text, text -> text; bytea, bytea -> bytea; text, any -> text; any, text -> text",
-          "One after the other; what is no text as its text.", '"a" || "b"', '"ab"'),
+    _text("||",
+          "text, text -> text; bytea, bytea -> bytea; T list, T list -> T list; text, any -> text; any, "
+          "text -> text", "One after the other; what is no text as its text.", '"a" || "b"', '"ab"'),
     _text("length", "text -> bigint; bytea -> bigint", "How many characters, or bytes.", 'length("née")',
           "3"),
     _text("char_length", "text -> bigint", "How many characters.", 'char_length("née")', "3"),

@@ -29,7 +29,7 @@ from controller_proto.schema import ColumnType as WireType
 from shm_arrangements.columns import Column, canonical_floats
 from shm_arrangements.types import DTYPES, ColumnType
 
-__all__: list[str] = []
+__all__ = ["float_of_texts"]
 
 _INTEGERS: Final = ("smallint", "integer", "bigint", "uint2", "uint4", "uint8")
 _FLOAT: Final = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,10})?$"
@@ -90,7 +90,12 @@ def _to_numeric(call: CallSite, args: Sequence[Column]) -> Outcome:
 def _to_float(call: CallSite, args: Sequence[Column]) -> Outcome:
     type_ = call.result.type
     assert isinstance(type_, ColumnType)
-    trimmed = pc.utf8_trim(to_arrow(args[0]), characters=" \t\n\r\f\v")
+    return float_of_texts(type_, args[0])
+
+
+def float_of_texts(type_: ColumnType, column: Column) -> tuple[Column, Codes | None]:
+    """The reals or doubles that texts are."""
+    trimmed = pc.utf8_trim(to_arrow(column), characters=" \t\n\r\f\v")
     is_special = pc.match_substring_regex(trimmed, _SPECIAL)
     fits = pc.or_(pc.match_substring_regex(trimmed, _FLOAT), is_special)
     texts = pc.replace_substring(pc.if_else(fits, trimmed, "0"), "+", "")

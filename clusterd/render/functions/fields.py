@@ -120,7 +120,8 @@ def _of_interval(field: str, column: Column) -> Ints | None:
         return part
     if field == "epoch":
         years, rest = _quotient(months, 12), np.fmod(months, 12)
-        return (years * 31_557_600 + rest * 2_592_000 + days * 86_400) * _SECOND + time
+        total: Ints = (years * 31_557_600 + rest * 2_592_000 + days * 86_400) * _SECOND + time
+        return total
     if field in _YEARS or field == "year":
         return _quotient(months, 12 * _YEARS.get(field, 1))
     return {"month": np.fmod(months, 12), "quarter": _quotient(np.fmod(months, 12), 3) + 1, "day": days}.get(

@@ -29,8 +29,9 @@ __all__ = ["CallSite", "Implementation", "Outcome", "implementation", "implement
 
 # Modules beside those called as the families are.
 _MORE: Final[dict[str, tuple[str, ...]]] = {
-    "casts": ("casts_of_moments", "casts_of_text", "casts_to_text"),
-    "text": ("text_forms", "bytes"),
+    "casts": ("casts_of_moments", "casts_of_text", "casts_to_text", "json"),
+    "text": ("text_forms", "bytes", "lists"),
+    "lists": ("lists", "json"),
     "moments": ("moments", "fields"),
     "arithmetic": ("moments",),
 }

@@ -91,7 +91,7 @@ def by_constants(
         values = [each.to_pylist()[0] for each in options]
         return function(column, *values) if None not in values else Column.nulls(type_, 1)
     column = spread(column, n)
-    rows = list(zip(*(spread(each, n).to_pylist() for each in options), strict=True))
+    rows = list(zip(*(_hashable(spread(each, n).to_pylist()) for each in options), strict=True))
     groups: dict[Any, list[int]] = {}
     for i, row in enumerate(rows):
         if None not in row:
@@ -111,6 +111,10 @@ def by_constants(
     inverse[np.concatenate(places)] = np.arange(sum(map(len, places)))
     found = np.concatenate(codes)[inverse]
     return Column.concat(parts[0].type, parts).take(inverse), found if found.any() else None
+
+
+def _hashable(values: list[Any]) -> list[Any]:
+    return [tuple(value) if isinstance(value, list) else value for value in values]
 
 
 def by_distinct(
