@@ -1,8 +1,8 @@
 """Random recursive plans: closures that end, and arbitrary bindings that a limit ends.
 
 A closure is distinct over a base and a join, filter or projection of itself, so its rows are made of values
-that are there: it has a fixed point, if no count is negative. Anything else may oscillate or grow for ever, and
-gets a limit.
+that are there: it has a fixed point, if no count is negative. Anything else may oscillate or grow for ever,
+and gets a limit.
 """
 
 from __future__ import annotations
