@@ -26,7 +26,10 @@ from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowImage, RowSpec
 from shm_arrangements.types import ColumnSpec, ColumnType
 
-__all__ = ["MOST_COPIES", "MOST_OFFSET", "OrderColumn", "OrderedRows", "Tell", "fault_arrays", "lane_flips"]
+__all__ = [
+    "BUDGET_NODES", "MOST_COPIES", "MOST_OFFSET", "NOTHING", "Bools", "Edges", "Ints", "OrderColumn",
+    "OrderedRows", "Tell", "fault_arrays", "lane_flips",
+]  # fmt: skip
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]

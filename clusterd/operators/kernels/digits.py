@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from clusterd.operators.kernels.scalar import _magnitude, _negate, _quotient, _wide_product
+from clusterd.operators.kernels.scalar import magnitude_of, negated_wide, wide_product, wide_quotient
 from shm_arrangements.kernels.jit import I64, OUT_I64, OUT_U8, OUT_U64_2D, U8, U64_2D, i64, inner, kernel
 
 __all__ = ["MALFORMED", "OUT_OF_RANGE", "WIDTH", "read_decimals", "write_decimals"]
@@ -95,7 +95,7 @@ def _read(data: Any, start: Any, end: Any, scale: Any, is_integer: Any) -> Any:
         if seen < keep:
             if high > _TENTH_HIGH or (high == _TENTH_HIGH and low >= _TENTH_LOW):
                 return _ZERO, _ZERO, OUT_OF_RANGE
-            low, carry = _wide_product(low, _TEN)
+            low, carry = wide_product(low, _TEN)
             high = high * _TEN + carry
             low += digit
             if low < digit:
@@ -106,7 +106,7 @@ def _read(data: Any, start: Any, end: Any, scale: Any, is_integer: Any) -> Any:
     while seen < keep and (low != _ZERO or high != _ZERO):
         if high > _TENTH_HIGH or (high == _TENTH_HIGH and low >= _TENTH_LOW):
             return _ZERO, _ZERO, OUT_OF_RANGE
-        low, carry = _wide_product(low, _TEN)
+        low, carry = wide_product(low, _TEN)
         high = high * _TEN + carry
         seen += 1
     if rounds:
@@ -116,7 +116,7 @@ def _read(data: Any, start: Any, end: Any, scale: Any, is_integer: Any) -> Any:
     if high > _LIMIT_HIGH or (high == _LIMIT_HIGH and low >= _LIMIT_LOW):
         return _ZERO, _ZERO, OUT_OF_RANGE
     if negative:
-        low, high = _negate(low, high)
+        low, high = negated_wide(low, high)
     return low, high, 0
 
 
@@ -145,7 +145,7 @@ def write_decimals(values: Any, scale: int, out: Any, lo: Any, hi: Any) -> None:
     lo, hi (n,): the span of each.
     """
     for i in range(values.shape[0]):
-        low, high = _magnitude(values[i, 0], values[i, 1])
+        low, high = magnitude_of(values[i, 0], values[i, 1])
         at = (i + 1) * WIDTH
         hi[i] = at
         written = 0
@@ -153,7 +153,7 @@ def write_decimals(values: Any, scale: int, out: Any, lo: Any, hi: Any) -> None:
             part = low
             places = 38
             if high != _ZERO:
-                low, high, part, _ = _quotient(low, high, _TEN19, _ZERO)
+                low, high, part, _ = wide_quotient(low, high, _TEN19, _ZERO)
                 places = 19
             else:
                 low = _ZERO

@@ -32,8 +32,8 @@ from shm_arrangements.kernels.jit import (
 
 __all__ = [
     "ADD", "BIGINT_RANGE", "DIV", "DIVISION_BY_ZERO", "MOD", "MUL", "NUMERIC_RANGE", "SUB",
-    "compare_values", "int64_arithmetic", "multiply_divide", "numeric_arithmetic", "text_compare",
-    "text_concat",
+    "compare_values", "int64_arithmetic", "magnitude_of", "multiply_divide", "negated_wide",
+    "numeric_arithmetic", "text_compare", "text_concat", "wide_product", "wide_quotient",
 ]  # fmt: skip
 
 ADD: Final = 0
@@ -72,7 +72,7 @@ def _divide64(a: Any, b: Any) -> Any:
 
 
 @inner
-def _wide_product(a: Any, b: Any) -> Any:
+def wide_product(a: Any, b: Any) -> Any:
     """The 128-bit product of two words, as (low, high)."""
     a0 = a & _LOW32
     a1 = a >> _SHIFT32
@@ -99,7 +99,7 @@ def _multiply64(a: Any, b: Any) -> Any:
         x = _ZERO - x
     if b < 0:
         y = _ZERO - y
-    low, high = _wide_product(x, y)
+    low, high = wide_product(x, y)
     negative = (a < 0) != (b < 0)
     limit = _TOP if negative else _TOP - _ONE
     if high != _ZERO or low > limit:
@@ -148,7 +148,8 @@ def int64_arithmetic(op: int, a: Any, a_step: int, b: Any, b_step: int, out: Any
 
 
 @inner
-def _negate(low: Any, high: Any) -> Any:
+def negated_wide(low: Any, high: Any) -> Any:
+    """A 128-bit number with its sign turned, as (low, high)."""
     low = ~low + _ONE
     high = ~high
     if low == _ZERO:
@@ -157,9 +158,10 @@ def _negate(low: Any, high: Any) -> Any:
 
 
 @inner
-def _magnitude(low: Any, high: Any) -> Any:
+def magnitude_of(low: Any, high: Any) -> Any:
+    """A 128-bit number without its sign, as (low, high)."""
     if high >> _SHIFT63 != _ZERO:
-        return _negate(low, high)
+        return negated_wide(low, high)
     return low, high
 
 
@@ -168,11 +170,11 @@ def _product(a_low: Any, a_high: Any, b_low: Any, b_high: Any) -> Any:
     """Product of two magnitudes, as (low, high, whether it fits 128 bits)."""
     if a_high != _ZERO and b_high != _ZERO:
         return _ZERO, _ZERO, False
-    low, high = _wide_product(a_low, b_low)
+    low, high = wide_product(a_low, b_low)
     if a_high != _ZERO:
-        cross, over = _wide_product(a_high, b_low)
+        cross, over = wide_product(a_high, b_low)
     else:
-        cross, over = _wide_product(a_low, b_high)
+        cross, over = wide_product(a_low, b_high)
     if over != _ZERO:
         return _ZERO, _ZERO, False
     total = high + cross
@@ -180,7 +182,7 @@ def _product(a_low: Any, a_high: Any, b_low: Any, b_high: Any) -> Any:
 
 
 @inner
-def _quotient(a_low: Any, a_high: Any, b_low: Any, b_high: Any) -> Any:
+def wide_quotient(a_low: Any, a_high: Any, b_low: Any, b_high: Any) -> Any:
     """Quotient and remainder of two magnitudes, b not 0: (low, high, low, high). Shift and subtract."""
     if a_high == _ZERO and b_high == _ZERO:
         return a_low // b_low, _ZERO, a_low % b_low, _ZERO
@@ -221,7 +223,7 @@ def numeric_arithmetic(op: int, a: Any, a_step: int, b: Any, b_step: int, out: A
         code = 0
         if op <= SUB:
             if op == SUB:
-                y_low, y_high = _negate(y_low, y_high)
+                y_low, y_high = negated_wide(y_low, y_high)
             low = x_low + y_low
             high = x_high + y_high
             if low < x_low:
@@ -232,23 +234,23 @@ def numeric_arithmetic(op: int, a: Any, a_step: int, b: Any, b_step: int, out: A
             code = DIVISION_BY_ZERO
         else:
             negative = (x_high ^ y_high) >> _SHIFT63 != _ZERO
-            m_low, m_high = _magnitude(x_low, x_high)
-            n_low, n_high = _magnitude(y_low, y_high)
+            m_low, m_high = magnitude_of(x_low, x_high)
+            n_low, n_high = magnitude_of(y_low, y_high)
             if op == MUL:
                 low, high, fits = _product(m_low, m_high, n_low, n_high)
                 if not fits or high >> _SHIFT63 != _ZERO:
                     code = NUMERIC_RANGE
             else:
-                q_low, q_high, r_low, r_high = _quotient(m_low, m_high, n_low, n_high)
+                q_low, q_high, r_low, r_high = wide_quotient(m_low, m_high, n_low, n_high)
                 if op == DIV:
                     low, high = q_low, q_high
                 else:
                     low, high = r_low, r_high
                     negative = x_high >> _SHIFT63 != _ZERO
             if negative:
-                low, high = _negate(low, high)
+                low, high = negated_wide(low, high)
         if code == 0:
-            m_low, m_high = _magnitude(low, high)
+            m_low, m_high = magnitude_of(low, high)
             if m_high > _LIMIT_HIGH or (m_high == _LIMIT_HIGH and m_low >= _LIMIT_LOW):
                 code = NUMERIC_RANGE
         if code != 0:
@@ -263,12 +265,12 @@ def numeric_arithmetic(op: int, a: Any, a_step: int, b: Any, b_step: int, out: A
 @inner
 def _long_product(a_low: Any, a_high: Any, b_low: Any, b_high: Any) -> Any:
     """Product of two magnitudes, as four words, the lowest first."""
-    w0, w1 = _wide_product(a_low, b_low)
+    w0, w1 = wide_product(a_low, b_low)
     if a_high == _ZERO and b_high == _ZERO:
         return w0, w1, _ZERO, _ZERO
-    x0, x1 = _wide_product(a_low, b_high)
-    y0, y1 = _wide_product(a_high, b_low)
-    w2, w3 = _wide_product(a_high, b_high)
+    x0, x1 = wide_product(a_low, b_high)
+    y0, y1 = wide_product(a_high, b_low)
+    w2, w3 = wide_product(a_high, b_high)
     for low, high in ((x0, x1), (y0, y1)):
         w1 += low
         carry = _ONE if w1 < low else _ZERO
@@ -283,9 +285,9 @@ def _long_product(a_low: Any, a_high: Any, b_low: Any, b_high: Any) -> Any:
 
 @inner
 def _long_quotient(w0: Any, w1: Any, w2: Any, w3: Any, c_low: Any, c_high: Any) -> Any:
-    """As `_quotient`, of four words, and whether it fits two. The divisor is below 2 ** 127."""
+    """As `wide_quotient`, of four words, and whether it fits two. The divisor is below 2 ** 127."""
     if w2 == _ZERO and w3 == _ZERO:
-        q_low, q_high, r_low, r_high = _quotient(w0, w1, c_low, c_high)
+        q_low, q_high, r_low, r_high = wide_quotient(w0, w1, c_low, c_high)
         return q_low, q_high, r_low, r_high, True
     if w3 > c_high or (w3 == c_high and w2 >= c_low):
         return _ZERO, _ZERO, _ZERO, _ZERO, False
@@ -316,9 +318,9 @@ def multiply_divide(
     """As `numeric_arithmetic`: `a * b / c`, rounded once, half away from zero; the product is exact."""
     count = 0
     for i in range(out.shape[0]):
-        x_low, x_high = _magnitude(a[i * a_step, 0], a[i * a_step, 1])
-        y_low, y_high = _magnitude(b[i * b_step, 0], b[i * b_step, 1])
-        z_low, z_high = _magnitude(c[i * c_step, 0], c[i * c_step, 1])
+        x_low, x_high = magnitude_of(a[i * a_step, 0], a[i * a_step, 1])
+        y_low, y_high = magnitude_of(b[i * b_step, 0], b[i * b_step, 1])
+        z_low, z_high = magnitude_of(c[i * c_step, 0], c[i * c_step, 1])
         code = 0
         if z_low == _ZERO and z_high == _ZERO:
             code = DIVISION_BY_ZERO
@@ -336,7 +338,7 @@ def multiply_divide(
                 code = NUMERIC_RANGE
             else:
                 if sign >> _SHIFT63 != _ZERO:
-                    low, high = _negate(low, high)
+                    low, high = negated_wide(low, high)
                 out[i, 0] = low
                 out[i, 1] = high
         if code != 0:

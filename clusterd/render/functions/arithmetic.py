@@ -22,7 +22,7 @@ from controller_proto.schema import ColumnType as WireType
 from shm_arrangements.columns import Column, canonical_floats
 from shm_arrangements.types import DTYPES, ColumnType
 
-__all__ = ["NAMES", "arithmetic", "in_range", "lanes", "of_lanes", "power_of_ten"]
+__all__ = ["NAMES", "arithmetic", "in_range", "lanes", "multiply_divide", "of_lanes", "power_of_ten"]
 
 _OPS: Final = {
     "+": scalar.ADD, "-": scalar.SUB, "*": scalar.MUL, "/": scalar.DIV, "%": scalar.MOD,

@@ -30,7 +30,7 @@ from clusterd.render.functions.texts import from_arrow, from_spans, plain_texts,
 from shm_arrangements.columns import Column, canonical_floats
 from shm_arrangements.types import DTYPES, ColumnType
 
-__all__ = ["double_texts", "numeric_of_texts", "rescaled", "widened_for_comparison"]
+__all__ = ["double_texts", "numeric_of_texts", "numeric_texts", "rescaled", "widened_for_comparison"]
 
 _INTEGERS: Final = ("smallint", "integer", "bigint", "uint2", "uint4", "uint8")
 _FLOATS: Final = ("real", "double precision")

@@ -25,7 +25,9 @@ from controller_proto.schema import Scalar
 from shm_arrangements.columns import Column
 from shm_arrangements.types import ColumnSpec
 
-__all__ = ["CallSite", "Implementation", "Outcome", "implementation", "implemented", "opened", "strict"]
+__all__ = [
+    "CallSite", "Implementation", "Outcome", "Strict", "implementation", "implemented", "opened", "strict",
+]  # fmt: skip
 
 # Modules beside those called as the families are.
 _MORE: Final[dict[str, tuple[str, ...]]] = {
