@@ -30,7 +30,7 @@ FUNCTIONS: Final = (
             "Without what is finer than a field: microseconds milliseconds second minute hour day week "
             "month quarter year decade century millennium.",
             'date_trunc("month", timestamp "2013-07-21 12:00:00")', '"2013-07-01 00:00:00"',
-            errors=f"{_UNIT}; {_RANGE}"),
+            errors=f"{_UNIT}; {_RANGE}", differs="DuckDB's centuries and millennia begin a year earlier."),
     _moment("date_bin",
             "interval, timestamp, timestamp -> timestamp; interval, timestamptz, timestamptz -> timestamptz",
             "The start of the step of an interval, counted from the third, that a timestamp is in.",

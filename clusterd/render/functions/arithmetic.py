@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusterd.operators.kernels import scalar
-from clusterd.render.functions.evaluated import Bools, Codes, code_of, rows_of, step
+from clusterd.render.functions.evaluated import Bools, Codes, code_of, first_errors, rows_of, step
 from clusterd.render.functions.registry import CallSite, Outcome, strict
 from controller_proto.functions import FUNCTIONS
 from controller_proto.schema import ColumnType as WireType
@@ -34,6 +34,7 @@ NAMES: Final = {
     ColumnType.NUMERIC: "numeric", ColumnType.FLOAT32: "real", ColumnType.FLOAT64: "double precision",
 }  # fmt: skip
 _FLOATS: Final = (ColumnType.FLOAT32, ColumnType.FLOAT64)
+_MOST_DIGITS: Final = 38
 _FLOAT_FUNCTIONS: Final = (np.add, np.subtract, np.multiply, np.divide, np.fmod)
 
 
@@ -196,14 +197,12 @@ def _multiply_numerics(call: CallSite, args: Sequence[Column]) -> Outcome:
 @strict("/", _QUOTIENT)
 def _divide_numerics(call: CallSite, args: Sequence[Column]) -> Outcome:
     digits = call.result.scale - call.args[0].scale + call.args[1].scale
-    if digits <= 37:
+    if digits <= _MOST_DIGITS:
         return multiply_divide(args[0], _ten(digits), args[1])
     # The factor has up to 76 digits: the greater part of it goes into the dividend, which has room or fails.
-    dividend, codes = arithmetic(scalar.MUL, args[0], _ten(digits - 37))
-    quotient, more = multiply_divide(dividend, _ten(37), args[1])
-    if codes is not None:
-        more = codes if more is None else np.where(codes != 0, codes, more)
-    return quotient, more
+    dividend, codes = arithmetic(scalar.MUL, args[0], _ten(digits - _MOST_DIGITS))
+    quotient, more = multiply_divide(dividend, _ten(_MOST_DIGITS), args[1])
+    return quotient, first_errors(more, codes)
 
 
 @strict("neg", *_numbers("neg"))

@@ -133,12 +133,20 @@ def _moments(type_: ColumnType, column: Column) -> Column:
     values = column.values.astype(np.int64)
     unit = 1 if type_ is ColumnType.DATE else DAY
     if type_ is ColumnType.TIME:
-        plain = bool((values < DAY).all())
+        plain = values < DAY
     else:
-        plain = bool(((values >= _YEARS[0] * unit) & (values < (_YEARS[1] + 1) * unit)).all())
-    if not plain:
-        wire = WireType[type_.name]
-        return _column(by_distinct(_TEXT, lambda value: format_moment(value, wire), column))
+        plain = (values >= _YEARS[0] * unit) & (values < (_YEARS[1] + 1) * unit)
+    usual = _usual_moments(type_, np.where(plain, values, 0))
+    if plain.all():
+        return usual
+    wire = WireType[type_.name]
+    others = _column(by_distinct(_TEXT, lambda value: format_moment(value, wire), column.filter(~plain)))
+    both = Column.concat(_TEXT, (usual, others))
+    return both.take(np.where(plain, np.arange(len(usual)), len(usual) - 1 + np.cumsum(~plain)))
+
+
+def _usual_moments(type_: ColumnType, values: NDArray[np.int64]) -> Column:
+    """Those of years 1 to 9999, and times before 24:00:00."""
     if type_ is ColumnType.DATE:
         return _of_unicode(np.datetime_as_string(values.view("M8[D]")))
     texts = pc.replace_substring(pa.array(np.datetime_as_string(values.view("M8[us]"))), "T", " ")

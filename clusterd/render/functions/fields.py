@@ -99,7 +99,7 @@ def _of_timestamp(type_: AnyType, field: str, values: Ints) -> Ints | None:
     if field == "epoch":
         return values
     if field == "julian":
-        return (values // DAY + _JULIAN) * _SECOND + values % DAY // 86_400
+        return (values // DAY + _JULIAN) * _SECOND + (values % DAY + 43_200) // 86_400
     if field.startswith("timezone") and field in _ALL:
         none: Ints = np.zeros(len(values), np.int64)
         return none if type_ is ColumnType.TIMESTAMPTZ else None

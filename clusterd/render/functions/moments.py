@@ -9,7 +9,7 @@ Does not: take moments apart (fields.py), loop over rows in Python.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -173,17 +173,17 @@ def _opposite(call: CallSite, args: Sequence[Column]) -> Outcome:
     return _checked(-months, -days, -nanoseconds, nanoseconds == np.iinfo(np.int64).min)
 
 
-def _scaled(interval: Column, factor: NDArray[np.float64]) -> Outcome:
+def _scaled(interval: Column, scale: Callable[[Any], Any]) -> Outcome:
     """Parts of a month become days of thirty, parts of a day become time, to the microsecond."""
     months, days, nanoseconds = parts_of(interval)
     with np.errstate(all="ignore"):
-        new_months, new_days = months * factor, days * factor
+        new_months, new_days = scale(months), scale(days)
         whole_months, whole_days = np.trunc(new_months), np.trunc(new_days)
         more = np.round((new_months - whole_months) * 30, 6)
         whole_more = np.trunc(more)
         seconds = np.round((new_days - whole_days + more - whole_more) * 86_400, 6)
         extra = np.trunc(seconds / 86_400)
-        time = np.rint(nanoseconds / 1000 * factor + (seconds - extra * 86_400) * 1e6) * 1000
+        time = np.rint(scale(nanoseconds / 1000) + (seconds - extra * 86_400) * 1e6) * 1000
         total_days = whole_days + whole_more + extra
         beyond = ~(
             (np.abs(time) < 9.2e18) & (np.abs(total_days) < 1 << 40) & (np.abs(whole_months) < 1 << 40)
@@ -197,13 +197,14 @@ def _scaled(interval: Column, factor: NDArray[np.float64]) -> Outcome:
 @strict("*", "interval, double precision -> interval", "double precision, interval -> interval")
 def _multiplied(call: CallSite, args: Sequence[Column]) -> Outcome:
     interval, factor = args if args[0].type is ColumnType.INTERVAL else (args[1], args[0])
-    return _scaled(interval, factor.values)
+    return _scaled(interval, lambda part: part * factor.values)
 
 
 @strict("/", "interval, double precision -> interval")
 def _divided(call: CallSite, args: Sequence[Column]) -> Outcome:
     zero = args[1].values == 0
-    outcome = _scaled(args[0], 1 / np.where(zero, 1, args[1].values))
+    divisor = np.where(zero, 1, args[1].values)
+    outcome = _scaled(args[0], lambda part: part / divisor)
     column, codes = outcome if isinstance(outcome, tuple) else (outcome, None)
     return column, first_errors(failing(zero, "division by zero"), codes)
 

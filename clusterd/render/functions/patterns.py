@@ -6,6 +6,7 @@ Does not: loop over rows in Python.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -224,11 +225,24 @@ def list_of_arrow(type_: AnyType, lists: Any) -> Column:
     )
 
 
+def _unused(texts: Any) -> list[str]:
+    """Two characters that no text has."""
+    candidates = map(chr, range(0xE000, 0xF8FF))
+    free = (c for c in candidates if not pc.any(pc.match_substring(texts, pattern=c), min_count=0).as_py())
+    return list(itertools.islice(free, 2))
+
+
 @strict("regexp_split_to_array")
 def _split(call: CallSite, args: Sequence[Column]) -> Outcome:
     type_ = call.result.type
 
     def split(texts: Any, regex: str) -> Column:
-        return list_of_arrow(type_, pc.split_pattern_regex(texts, pattern=regex))
+        # Arrow's own function never ends where a pattern fits nothing at all (an empty part).
+        begin, end = _unused(texts)
+        marked = pc.replace_substring_regex(texts, pattern=regex, replacement=rf"{begin}\0{end}")
+        # An empty part at an end of the text splits nothing.
+        marked = pc.replace_substring_regex(marked, f"^{begin}{end}|{begin}{end}$", "")
+        marked = pc.replace_substring_regex(marked, f"{begin}[^{end}]*{end}", begin)
+        return list_of_arrow(type_, pc.split_pattern(marked, pattern=begin))
 
     return by_constants(type_, functools.partial(_by_pattern, type_, split), *args)
