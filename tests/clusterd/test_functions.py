@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ from controller_proto.print_plan import format_expr
 from controller_proto.schema import Schema
 from controller_proto.typing_rules import expr_type
 
+ROWS = Path(__file__).parent / "test_function_rows.py"
 DOCS = Path(__file__).parents[2] / "docs" / "functions.md"
 SCALARS = [function for function in FUNCTIONS.values() if function.name != "now_ts"]
 
@@ -52,3 +56,18 @@ def test_errors_of_functions_are_known_and_those_of_kernels_have_their_codes() -
 
 def test_the_page_of_functions_is_current() -> None:
     assert DOCS.read_text() == page(), "run `make docs`"
+
+
+@pytest.mark.soak
+def test_kernels_of_functions_mean_the_same_without_being_compiled() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", str(ROWS)],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        cwd=ROWS.parents[2],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
