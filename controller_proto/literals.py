@@ -208,12 +208,19 @@ def _parse(text: str, column: Column, quoted: bool) -> Scalar:
         case ColumnType.NUMERIC:
             value = _numeric(text, column.scale)
         case ColumnType.FLOAT32 | ColumnType.FLOAT64:
-            value = float(text) if _FLOAT.fullmatch(text) else _FLOATS.get(text.lower())
+            value = _double(text) if _FLOAT.fullmatch(text) else _FLOATS.get(text.lower())
             if type_ is ColumnType.FLOAT32 and isinstance(value, float) and fits_real(value):
                 value = float(_REAL.unpack(_REAL.pack(value))[0])
         case _:
             value = int(text) if _INTEGER.fullmatch(text) else None
     return text if value is None else value
+
+
+def _double(text: str) -> float | None:
+    """None of digits that would become infinite, or vanish."""
+    value = float(text)
+    vanishes = value == 0 and text.lower().partition("e")[0].strip("+-0.") != ""
+    return None if vanishes or math.isinf(value) else value
 
 
 def _bytes(text: str) -> bytes | None:

@@ -274,7 +274,7 @@ def find_word(chain: Any, word: int, latest: int) -> int:
     word, latest: the bits of u64. Returns its reference if it is one, of diff 1; NONE if no time up to
     `latest` has one; MANY if there is more to say.
     """
-    code = np.uint64(word)
+    code = np.uint64(np.int64(word))
     found: Any = np.int64(NONE)
     for b in range(chain.shape[0]):
         codes = words_at(chain[b, CODES], chain[b, ROWS])

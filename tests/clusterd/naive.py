@@ -135,6 +135,8 @@ def expr_type(expr: Expr, types: Types) -> ColumnType:
         return _wider(expr_type(expr.then, types), expr_type(expr.otherwise, types))
     if expr.function in ("+", "-", "*", "/", "%", "div"):
         return _wider(*(expr_type(a, types) for a in expr.args))
+    if expr.function in ("coalesce", "nullif"):
+        return _wider(*(expr_type(a, types) for a in expr.args[:2]))
     if expr.function == "neg":
         return expr_type(expr.args[0], types)
     return T.TEXT if expr.function == "||" else T.BOOL
@@ -164,6 +166,11 @@ def evaluate(expr: Expr, row: Sequence[Any], types: Types) -> Any:
             return condition
         value = evaluate(expr.then if condition is True else expr.otherwise, row, types)
         return value if value is None or isinstance(value, Err) else widen(value, expr_type(expr, types))
+    if expr.function == "coalesce":
+        value = next((v for v in (evaluate(a, row, types) for a in expr.args) if v is not None), None)
+        return value if value is None or isinstance(value, Err) else widen(value, expr_type(expr, types))
+    if expr.function in ("between", "in"):
+        return evaluate(spelt_out(expr), row, types)
     if expr.function in ("and", "or"):
         return connect([evaluate(a, row, types) for a in expr.args], expr.function == "or")
     args = [evaluate(a, row, types) for a in expr.args]
@@ -172,11 +179,30 @@ def evaluate(expr: Expr, row: Sequence[Any], types: Types) -> Any:
             return value
     if expr.function == "is_null":
         return args[0] is None
+    if expr.function in ("is_distinct_from", "nullif"):
+        return _apply_to_nulls(expr.function, args, [expr_type(a, types) for a in expr.args])
     if expr.function in ("is_true", "is_false"):
         return args[0] is (expr.function == "is_true")
     if any(value is None for value in args):
         return None
     return _apply(expr, args, [expr_type(a, types) for a in expr.args])
+
+
+def spelt_out(expr: Call) -> Call:
+    """BETWEEN and IN as what they stand for."""
+    value, *others = expr.args
+    if expr.function == "in":
+        return Call("or", tuple(Call("=", (value, other)) for other in others))
+    return Call("and", (Call(">=", (value, others[0])), Call("<=", (value, others[1]))))
+
+
+def _apply_to_nulls(function: str, args: list[Any], types: list[ColumnType]) -> Any:
+    common = _wider(*types)
+    a, b = (v if v is None else widen(v, common) for v in args)
+    same = (a is None) == (b is None) and (a is None or compare(a, b) == 0)
+    if function == "is_distinct_from":
+        return not same
+    return None if same else a
 
 
 def connect(values: Sequence[Any], decisive: bool) -> Any:

@@ -182,6 +182,8 @@ class Plans:
             return literal(constant, type_)
         if type_ is T.BOOL:
             return self.predicate(of, depth)
+        if rng.random() < 0.1:
+            return Call("coalesce", (self.expr(of, type_, depth - 1), self.expr(of, type_, 0)))
         if type_ in NUMBERS:
             quotient = "div" if type_ is T.NUMERIC else "/"  # the naive interpreter knows no scales
             return Call(
@@ -200,6 +202,9 @@ class Plans:
                 rng.choice(["and", "or"]), (self.predicate(of, depth - 1), self.predicate(of, depth - 1))
             )
         type_ = self._some_type(of)
+        if roll < 0.36 and depth > 1:
+            values = tuple(self.expr(of, type_, depth - 1) for _ in range(3))
+            return Call(rng.choice(["between", "in"]), values)
         if roll < 0.4:
             return Call("not", (Call("is_null", (self.expr(of, type_, depth - 1),)),))
         args = (self.expr(of, type_, depth - 1), self.expr(of, type_, depth - 1))

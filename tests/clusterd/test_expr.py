@@ -45,6 +45,9 @@ def random_expr(rng: random.Random, type_: T, depth: int) -> Expr:
     if rng.random() < 0.12:
         then, otherwise = random_expr(rng, type_, depth - 1), random_expr(rng, type_, depth - 1)
         return Case(random_expr(rng, T.BOOL, depth - 1), then, otherwise)
+    if rng.random() < 0.1:
+        parts = (random_expr(rng, type_, depth - 1), random_expr(rng, type_, depth - 1))
+        return Call(rng.choice(["coalesce", "coalesce", "nullif"]), parts)
     if type_ is T.BOOL:
         return random_predicate(rng, depth)
     if type_ in (T.INT64, T.FLOAT64, T.NUMERIC):
@@ -74,7 +77,9 @@ def random_predicate(rng: random.Random, depth: int) -> Expr:
         return Call(function, (random_expr(rng, of, depth - 1),))
     other = T.INT64 if of in (T.FLOAT64, T.NUMERIC) and rng.random() < 0.2 else of
     args = (random_expr(rng, of, depth - 1), random_expr(rng, other, depth - 1))
-    return Call(rng.choice(["=", "!=", "<", "<=", ">", ">="]), args)
+    if rng.random() < 0.15:
+        return Call(rng.choice(["between", "in"]), (*args, random_expr(rng, of, depth - 1)))
+    return Call(rng.choice(["=", "!=", "<", "<=", ">", ">=", "is_distinct_from"]), args)
 
 
 def random_rows(rng: random.Random, n: int) -> list[tuple[Any, ...]]:
@@ -253,13 +258,20 @@ def to_sql(expr: Expr) -> str:
         parts = (expr.condition, expr.then, expr.otherwise)
         return "(CASE WHEN {} THEN {} ELSE {} END)".format(*map(to_sql, parts))
     args = [to_sql(a) for a in expr.args]
+    if expr.function in ("coalesce", "nullif"):
+        return f"{expr.function}({', '.join(args)})"
+    if expr.function == "between":
+        return f"({args[0]} BETWEEN {args[1]} AND {args[2]})"
+    if expr.function == "in":
+        return f"({args[0]} IN ({', '.join(args[1:])}))"
     if expr.function == "neg":
         return f"(-{args[0]})"
     if expr.function == "not":
         return f"(NOT {args[0]})"
     if expr.function in ("is_null", "is_true", "is_false"):
         return f"({args[0]} {expr.function.upper().replace('_', ' ')})"
-    return "(" + f" {expr.function.upper()} ".join(args) + ")"
+    word = {"is_distinct_from": "IS DISTINCT FROM"}.get(expr.function, expr.function.upper())
+    return "(" + f" {word} ".join(args) + ")"
 
 
 def divides(expr: Expr) -> bool:

@@ -9,6 +9,7 @@ awaited when their time has come. In the end every view is read at every time, b
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from clusterd.convert import updates_from_rows
 from clusterd.launcher import Replica
 from controller_proto.expr import Expr
 from controller_proto.ids import GlobalId
-from controller_proto.plan import Get, OrderBy, Plan
+from controller_proto.plan import OrderBy, Plan, free_ids
 from controller_proto.print_plan import print_plan
 from controller_proto.schema import Column, Schema
 from controller_proto.schema import ColumnType as T
@@ -163,7 +164,7 @@ class History:
         return any(upper is not None and upper < TIMES for upper in self.uppers.values())
 
     def _answers(self, plan: Plan) -> list[naive.Collection]:
-        inputs = needed(plan)
+        inputs = free_ids(plan)
         return [
             naive.Interpreter({i: self.at_time[i][t] for i in inputs}, PAIRS).plan(plan) for t in range(TIMES)
         ]
@@ -188,7 +189,7 @@ class History:
         standing = [v for v in self.views if not v.dropped and v.until is None]
         env.update({v.index.id: v.index.schema for v in standing})
         plan, answers = self._plan(env, rng.choice([0, 1, 2, 2, 3]))
-        used = needed(plan)
+        used = free_ids(plan)
         floor = max([v.since for v in standing if v.index.id in used], default=0)
         as_of = rng.randint(floor, min(floor + rng.choice([0, 0, 2, 5]), TIMES - 1))
         until = rng.randint(as_of + 1, TIMES) if rng.random() < 0.15 else None
@@ -208,7 +209,7 @@ class History:
             return
         chosen = self.rng.sample(standing, min(len(standing), 2))
         plan, answers = self._plan({v.index.id: v.index.schema for v in chosen}, self.rng.choice([0, 1, 2]))
-        used = [v for v in chosen if v.index.id in needed(plan)]
+        used = [v for v in chosen if v.index.id in free_ids(plan)]
         at = self.rng.randint(max([v.since for v in used], default=0), TIMES - 1)
         if any(v.until is not None and v.until <= at for v in used):
             return  # what is read then is the view's last state, which `answers` is not
@@ -362,14 +363,6 @@ class History:
             assert counts_of(attached.scan(at=time)) == wanted.rows, where
 
 
-def needed(plan: Plan) -> set[GlobalId]:
-    """The collections a plan gets."""
-    if isinstance(plan, Get):
-        return {plan.id}
-    parts: Sequence[Plan] = plan.inputs if hasattr(plan, "inputs") else (plan.input,)  # type: ignore[union-attr]
-    return set().union(*map(needed, parts))
-
-
 def wire_keys(keys: list[random_plans.Row] | None, types: Sequence[T]) -> list[random_plans.Row] | None:
     """Keys as a peek says them: numerics are text."""
     if keys is None:
@@ -428,6 +421,7 @@ def play(replica: Replica, client: Client, seeds: range) -> None:
     for number, seed in enumerate(seeds):
         print(f"seed {seed}")
         History(seed, number, client, replica.mode).play()
+    gc.collect()  # errors of attached reads hold what they read, and so this process's row of readers
     wait_until(lambda: len(segments(replica.instance)) == 1, DEADLINE_S, "no segment but the control file")
 
 

@@ -94,7 +94,7 @@ def test_ls_shows_instances_publications_and_readers(held: Instance, index: Inde
         assert head.split() == ["id", "name", "key", "updates", "bytes", "since", "upper", "batches"]
         assert re.fullmatch(r"  u1  flights  dest +3  \d+(\.\d)? K?i?B +0 +2 +2", row)
         assert reader_head.split()[:3] == ["reader", "snapshots", "pins"]
-        assert re.match(rf"  pid {os.getpid()} \S+ +1 +\d.* {view.at}, held ", reader)
+        assert re.match(rf"  pid {os.getpid()} \S.* 1 +\d.* {view.at}, held ", reader)
     del view, read
     gc.collect()
     found = _json("ls", "--json", "-i", held.token[:6])

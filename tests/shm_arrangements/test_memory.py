@@ -45,7 +45,10 @@ class Clock:
         """Let every name that may go, go."""
         writer.reclaim(self.now_s)
         self.now_s += 2 * GRACE_S
-        assert writer.reclaim(self.now_s) is None
+        for _ in range(4):  # what is freed in one call is bounded, by a quarter of what is due at least
+            if writer.reclaim(self.now_s) is None:
+                return
+        raise AssertionError("names are kept beyond their grace")
 
 
 @contextmanager
@@ -144,7 +147,7 @@ def test_churn_with_since_following_keeps_memory_bounded(held: Instance) -> None
         n, per_tick = 20_000, 1_000
         rng = np.random.default_rng(5)
         keys = rng.integers(0, 1 << 63, n).astype(np.uint64)
-        values = np.zeros(n, np.uint64)
+        values = np.arange(n, dtype=np.uint64)
         writer.insert(updates(keys, values, 0), Frontier.at(1))
         live = writer.statistics().nbytes
         chain: list[int] = []

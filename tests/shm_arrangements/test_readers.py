@@ -50,7 +50,7 @@ def _index(held: Instance, keys: int = 20_000) -> IndexWriter:
 
 
 def _updates(time: int, keys: int) -> Updates:
-    return Updates.from_rows((I64, I64), [((key, time), time, 1) for key in range(keys)])
+    return Updates.from_rows((I64, I64), [((key, key + time), time, 1) for key in range(keys)])
 
 
 def _only(token: str) -> ReaderInfo:
@@ -265,9 +265,9 @@ def test_without_room_for_a_row_a_reader_reads_and_is_counted_later(
     with monkeypatch.context() as full:
         full.setattr(readers, "_create", no_room)
         read = attach("u1", held.token)
-        assert read.lookup(7).rows() == [(7, 0)]
+        assert read.lookup(7).rows() == [(7, 7)]
         assert list_readers(held.token) == ()
-    assert read.lookup(7).rows() == [(7, 0)]
+    assert read.lookup(7).rows() == [(7, 7)]
     with attach("u1", held.token):
         assert _only(held.token).snapshots == 1
     read.close()

@@ -332,11 +332,14 @@ def add_double_squares(
             carry = _add_at(words, p, w, w0, _ZERO)
             carry = _add_at(words, p, w + 1, w1, carry)
             carry = _add_at(words, p, w + 2, w2, carry)
-            carry = _add_at(words, p, w + 3, w3, carry)
-            _carry_on(words, p, w + 4, end, carry)
+            # Of small squares the window ends here; what is borrowed from above it is nobody's.
+            if w + 3 < end:
+                carry = _add_at(words, p, w + 3, w3, carry)
+                _carry_on(words, p, w + 4, end, carry)
         else:
             carry = _subtract_at(words, p, w, w0, _ZERO)
             carry = _subtract_at(words, p, w + 1, w1, carry)
             carry = _subtract_at(words, p, w + 2, w2, carry)
-            carry = _subtract_at(words, p, w + 3, w3, carry)
-            _borrow_on(words, p, w + 4, end, carry)
+            if w + 3 < end:
+                carry = _subtract_at(words, p, w + 3, w3, carry)
+                _borrow_on(words, p, w + 4, end, carry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections import Counter
@@ -430,3 +431,13 @@ def test_each_aggregate_takes_the_types_that_it_declares_and_is_rendered_for_the
             for distinct in (False, True):
                 each = AggregateCall(function, 0, "made", distinct, tuple(range(1, len(args))))
                 assert ReduceOperator(types, (), [each]).schema[0].name == "made"
+
+
+def test_a_square_taken_back_borrows_nothing_from_its_neighbours() -> None:
+    """The window of small squares ends with the last word that is written: what lies behind it counts rows."""
+    types = (ColumnSpec("k", T.INT16, False), ColumnSpec("v", T.FLOAT64, False))
+    calls = [AggregateCall("stddev_pop", 1), AggregateCall("count"), AggregateCall("sum", 1)]
+    history = [(10.0, 2, 1), (0.0, 2, 1), (1.0, 4, 2), (1.0, 5, -1)]
+    changes: list[Change] = [(0, (0, value), time, diff) for value, time, diff in history]
+    oks, _ = run(ReduceOperator(types, (0,), calls), [types], changes, [None])
+    assert accumulate(oks, 5) == Counter({(0, math.sqrt(182 / 9), 3, 11.0): 1})
