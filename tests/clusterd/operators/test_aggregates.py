@@ -434,7 +434,7 @@ def test_each_aggregate_takes_the_types_that_it_declares_and_is_rendered_for_the
 
 
 def test_a_square_taken_back_borrows_nothing_from_its_neighbours() -> None:
-    """The window of small squares ends with the last word that is written: what lies behind it counts rows."""
+    """The window of small squares ends with the last word that is written: behind it rows are counted."""
     types = (ColumnSpec("k", T.INT16, False), ColumnSpec("v", T.FLOAT64, False))
     calls = [AggregateCall("stddev_pop", 1), AggregateCall("count"), AggregateCall("sum", 1)]
     history = [(10.0, 2, 1), (0.0, 2, 1), (1.0, 4, 2), (1.0, 5, -1)]
