@@ -34,15 +34,33 @@ def rises(old: WireFrontier | None, new: WireFrontier) -> bool:
 
 
 class Dataflow:
-    """What one CreateDataflow made. `live`: exports not dropped."""
+    """What one CreateDataflow made.
 
-    __slots__ = ("exports", "imports", "live", "owner", "query", "seq")
+    imports: what it still waits for; imported: the names of all it was made to import. live: exports not
+    dropped. digest, outcome: for reconciliation (reconcile.py).
+    """
 
-    def __init__(self, seq: int, owner: int, *, query: bool, imports: tuple[Collection, ...]) -> None:
+    __slots__ = (
+        "digest", "exports", "imported", "imports", "live", "outcome", "owner", "query", "seq",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        seq: int,
+        owner: int,
+        *,
+        query: bool,
+        imports: tuple[Collection, ...],
+        digest: bytes = b"",
+        outcome: str = "",
+    ) -> None:
         self.seq = seq
         self.owner = owner
         self.query = query
         self.imports = imports
+        self.imported = tuple(entry.key for entry in imports)
+        self.digest = digest
+        self.outcome = outcome
         self.exports: tuple[Collection, ...] = ()
         self.live = 0
 
@@ -132,6 +150,10 @@ class Catalog:
 
     def __len__(self) -> int:
         return len(self._collections)
+
+    def dataflows(self) -> list[Dataflow]:
+        """Those with an export that something is still owed for, in the order of their declaration."""
+        return list(dict.fromkeys(entry.dataflow for entry in self))
 
     def get(self, id: GlobalId) -> Collection | None:
         """The entry of `id`, dropped or not; None once nothing is owed for it any more."""

@@ -27,7 +27,7 @@ from collections.abc import Callable
 import msgspec
 
 from clusterd import internal
-from clusterd.events import ClientClosed, ControllerFenced, emit
+from clusterd.events import ClientClosed, ControllerFenced, DataflowsReconciled, emit
 from clusterd.link import READ_BYTES, FrameLink
 from clusterd.multiplexer import Multiplexer
 from clusterd.multiplexer_events import (
@@ -41,6 +41,7 @@ from clusterd.multiplexer_events import (
     Opened,
     Pass,
     Received,
+    Reconciled,
     Rejected,
     Reply,
     Tell,
@@ -122,6 +123,7 @@ class Endpoint:
             Close: self._close_session,  # type: ignore[dict-item]
             Hold: self._hold,  # type: ignore[dict-item]
             Fenced: self._fenced,  # type: ignore[dict-item]
+            Reconciled: self._reconciled,  # type: ignore[dict-item]
         }
 
     def run(self) -> None:
@@ -404,6 +406,9 @@ class Endpoint:
 
     def _fenced(self, effect: Fenced) -> None:
         emit(ControllerFenced(older=effect.older, newer=effect.newer))
+
+    def _reconciled(self, effect: Reconciled) -> None:
+        emit(DataflowsReconciled(session=effect.session, counts=effect.counts))
 
     # -- start and stop
 

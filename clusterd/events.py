@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 __all__ = [
-    "ClientClosed", "ControllerFenced", "Event", "FailpointRefused", "InstanceSwept", "ProcessDied",
-    "StaleSocketReplaced", "StartFailed", "StopTimedOut", "Stopped", "Stopping", "emit",
+    "ClientClosed", "ControllerFenced", "DataflowsReconciled", "Event", "FailpointRefused", "InstanceSwept",
+    "ProcessDied", "StaleSocketReplaced", "StartFailed", "StopTimedOut", "Stopped", "Stopping", "emit",
 ]  # fmt: skip
 
 _LINE_BYTES = select.PIPE_BUF  # what a pipe that polls writable is sure to take whole
@@ -87,6 +87,13 @@ class ControllerFenced(Event, frozen=True):
 
     older: int
     newer: int
+
+
+class DataflowsReconciled(Event, frozen=True):
+    """A controller came back as `session`: how many dataflows go on, were replaced (by why), or dropped."""
+
+    session: int
+    counts: dict[str, int]
 
 
 class ClientClosed(Event, frozen=True):

@@ -36,6 +36,7 @@ from clusterd.multiplexer_events import (
     Opened,
     Pass,
     Received,
+    Reconciled,
     Rejected,
     Reply,
     Tell,
@@ -43,6 +44,7 @@ from clusterd.multiplexer_events import (
 )
 from clusterd.notices import NoticeBoard
 from clusterd.placement import OWNER, Placement
+from clusterd.reconcile import digest_of, judge, tally
 from clusterd.sessions import Fencing, Pending, Session, SettingsInForce, check_version
 from controller_proto.command import (
     AllowCompaction,
@@ -73,7 +75,10 @@ Effects = list[Effect]
 
 
 class MuxStatistics(msgspec.Struct, frozen=True):
-    """Counts of what is held now, but for `stale_answers`, which only grows."""
+    """Counts of what is held now, but for `stale_answers` and `reconciled`, which only grow.
+
+    reconciled: dataflows by what became of them when a controller came back (`reconcile.tally`).
+    """
 
     sessions: int
     peeks_in_flight: int
@@ -82,6 +87,7 @@ class MuxStatistics(msgspec.Struct, frozen=True):
     notice_entries: int
     frontiers_pending: int
     stale_answers: int
+    reconciled: dict[str, int]
 
 
 class Multiplexer:
@@ -113,6 +119,7 @@ class Multiplexer:
         self._full: set[int] = set()
         self._held: set[int] = set()
         self._stale_answers = 0
+        self._reconciled: dict[str, int] = {}
         self._commands: dict[type, Callable[[Session, Any, bytes], Effects]] = {
             Peek: self._on_peek,
             CancelPeek: self._on_cancel,
@@ -189,6 +196,7 @@ class Multiplexer:
             notice_entries=sum(board.size for board in self._boards.values()),
             frontiers_pending=sum(len(s.frontiers) for s in sessions),
             stale_answers=self._stale_answers,
+            reconciled=dict(self._reconciled),
         )
 
     # -- clients -------------------------------------------------------------------------------------------
@@ -305,13 +313,17 @@ class Multiplexer:
         self, session: Session, command: InitializationComplete, payload: bytes
     ) -> Effects:
         catalog = session.own_catalog
+        counts = tally(self._standing, catalog)
+        for outcome, count in counts.items():
+            self._reconciled[outcome] = self._reconciled.get(outcome, 0) + count
         for entry in self._standing or ():
             if catalog.get(entry.id) is not entry:
-                self._abandon(entry)
+                self._abandon(entry, to=catalog)
         self._standing = catalog
         self._settings.values = session.config
         session.unvalidated.update(self._placement.everyone)  # what was collected is validated by now
-        return [Forward(self._placement.everyone, session.number, command, payload, {})]
+        effects: Effects = [Reconciled(session.number, counts)] if counts else []
+        return [*effects, Forward(self._placement.everyone, session.number, command, payload, {})]
 
     def _on_create_dataflow(self, session: Session, command: CreateDataflow, payload: bytes) -> Effects:
         header = command.header
@@ -319,9 +331,14 @@ class Multiplexer:
         imports = catalog.check(header)
         owner, query = self._placement.dataflow(header, imports)
         self._refuse_if_full((owner,))
-        dataflow = Dataflow(command.seq, owner, query=query, imports=imports)
+        digest = digest_of(command)
+        old, outcome = judge(self._older_than(session), header, digest, imports)
+        dataflow = Dataflow(command.seq, owner, query=query, imports=imports, digest=digest, outcome=outcome)
+        kept = {} if old is None else {entry.id: entry.incarnation for entry in old.exports}
         catalog.declare(
-            dataflow, [(export, self._next_incarnation()) for export in header.exports], header.as_of
+            dataflow,
+            [(export, kept.get(export.id) or self._next_incarnation()) for export in header.exports],
+            header.as_of,
         )
         session.unvalidated.add(owner)
         named = (*dataflow.exports, *imports)
@@ -410,7 +427,7 @@ class Multiplexer:
                 # Collected, never in force: as if it had not been said.
                 for entry in catalog:
                     if entry not in self._introspection:
-                        self._abandon(entry)
+                        self._abandon(entry, to=self._standing)
             workers.update(self._placement.everyone)
         if not workers:
             return []
@@ -478,6 +495,8 @@ class Multiplexer:
                 continue
             self._lose_imports(dataflow)
             for entry in dataflow.exports:
+                if self._stands_in(entry, self._standing) or self._stands_in(entry, self._collecting()):
+                    continue  # told again by a newer session: it is judged anew
                 self._forget_notices(entry)
                 if dataflow.owner == OWNER and entry.export.kind == "index" and not self._placement.is_solo:
                     gone = internal.Undeclare(refusal.session, entry.id, entry.incarnation)
@@ -503,10 +522,22 @@ class Multiplexer:
 
     def _catalogs(self) -> list[Catalog]:
         """The catalog being collected, if any, and the standing one."""
-        found = [] if self._standing is None else [self._standing]
-        if self._controller is not None and self._controller.catalog not in (None, self._standing):
-            found.insert(0, self._controller.own_catalog)
-        return found
+        return [catalog for catalog in (self._collecting(), self._standing) if catalog is not None]
+
+    def _collecting(self) -> Catalog | None:
+        """The catalog of a controller in initialisation."""
+        catalog = None if self._controller is None else self._controller.catalog
+        return None if catalog is self._standing else catalog
+
+    def _older_than(self, session: Session) -> Catalog | None:
+        """What stands while `session` is in initialisation, and may go on in it."""
+        return None if session.catalog is self._standing else self._standing
+
+    @staticmethod
+    def _stands_in(entry: Collection, catalog: Catalog | None) -> bool:
+        """Whether the catalog declares the very collection, as the same entry or another."""
+        found = None if catalog is None else catalog.get(entry.id)
+        return found is not None and found.incarnation == entry.incarnation
 
     def _declare_introspection(self, exports: tuple[Export, ...]) -> tuple[Collection, ...]:
         dataflow = Dataflow(0, OWNER, query=False, imports=())
@@ -534,10 +565,11 @@ class Multiplexer:
                     self._boards[dataflow.owner].lose(entry.key)
         dataflow.imports = ()
 
-    def _abandon(self, entry: Collection) -> None:
-        """Its catalog is not, or no longer, in force."""
+    def _abandon(self, entry: Collection, *, to: Catalog | None) -> None:
+        """Its catalog is not, or no longer, in force: `to` is, where the collection may go on."""
         self._lose_imports(entry.dataflow)
-        self._forget_notices(entry)
+        if not self._stands_in(entry, to):
+            self._forget_notices(entry)
 
     def _forget_notices(self, entry: Collection) -> None:
         for board in self._boards.values():

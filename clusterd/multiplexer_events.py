@@ -19,7 +19,7 @@ from controller_proto.response import Closing, Response
 
 __all__ = [
     "Backlog", "Close", "Closed", "Effect", "Event", "Fenced", "Forward", "Hold", "Opened", "Pass",
-    "Received", "Rejected", "Reply", "Tell", "WorkerSaid",
+    "Received", "Reconciled", "Rejected", "Reply", "Tell", "WorkerSaid",
 ]  # fmt: skip
 
 
@@ -131,4 +131,12 @@ class Fenced:
     newer: int
 
 
-Effect = Forward | Tell | Reply | Pass | Close | Hold | Fenced
+@dataclass(slots=True)
+class Reconciled:
+    """For the log: what became of the dataflows that stood (`reconcile.tally`)."""
+
+    session: int
+    counts: dict[str, int]
+
+
+Effect = Forward | Tell | Reply | Pass | Close | Hold | Fenced | Reconciled

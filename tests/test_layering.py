@@ -41,8 +41,9 @@ PURE = [
     "controller_proto/connection.py", "controller_proto/typing_rules.py", "controller_proto/script.py",
     "shm_arrangements/registry.py", "shm_arrangements/frontier.py", "clusterd/multiplexer.py",
     "clusterd/declared.py", "clusterd/notices.py", "clusterd/placement.py", "clusterd/sessions.py",
+    "clusterd/reconcile.py",
     "clusterd/runtime/core.py", "clusterd/runtime/peeks.py", "clusterd/runtime/hydration.py",
-    "clusterd/runtime/reconcile.py", "clusterd/render/expr.py",
+    "clusterd/render/expr.py",
 ]  # fmt: skip
 IMPURE = {"socket", "time", "os", "select", "threading", "subprocess", "multiprocess", "mmap", "fcntl"}
 
@@ -50,7 +51,7 @@ IMPURE = {"socket", "time", "os", "select", "threading", "subprocess", "multipro
 LAYERS = {
     "controller_proto": [
         ["errors", "ids", "jsonb", "schema"], ["aggregates", "framing", "expr", "moments", "tokens"],
-        ["literals"], ["functions"], ["plan"], ["dataflow"],
+        ["literals"], ["functions"], ["plan", "temporal"], ["dataflow"],
         ["command", "response", "typing_rules"],
         ["stage", "codec", "validate", "parse_expr"],
         ["parse_plan", "script", "print_plan"], ["parse_dataflow"],
@@ -72,7 +73,7 @@ LAYERS = {
     "clusterd": [
         ["errors", "events", "config", "exit_codes", "internal"],
         [
-            "convert", "process", "declared", "notices", "placement", "sessions", "multiplexer_events",
+            "convert", "process", "declared", "notices", "placement", "reconcile", "sessions", "multiplexer_events",
             "multiplexer",
         ],
         ["dataflow.operator", "render.functions", "render.expr", "storage", "operators.kernels"],

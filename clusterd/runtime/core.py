@@ -7,8 +7,9 @@ that says an answer is owed, and who answers takes it out first. Why none is for
 looked at whenever its collection moves, closes or is dropped, and those are all the ways in which it changes.
 
 Commands are judged when they arrive, against what was announced before them, and carried out at once, or, in
-initialisation, at InitializationComplete: then everything older is dropped and the new commands are
-carried out in their order (P11, P12). A refused command leaves no trace but the names it would have made,
+initialisation, at InitializationComplete: then everything older is dropped, but for what the new session has
+named again and goes on (reconcile.py; a worker knows it by its name), and the new commands are carried out in
+their order (P11, P12). A refused command leaves no trace but the names it would have made,
 so that what refers to them is refused too.
 
 Its parts: state.py (the records), reads.py (peeks), flows.py (dataflows, collections, the hold). What differs
@@ -31,7 +32,6 @@ from clusterd.runtime.collection import Collection, Dataflow
 from clusterd.runtime.flows import Flows
 from clusterd.runtime.peeks import Key, PeeksStatistics
 from clusterd.runtime.reads import Reads
-from clusterd.runtime.reconcile import plan_reconciliation
 from clusterd.runtime.state import Policy, Ports, RuntimeState, dropped, unknown
 from controller_proto.command import (
     AllowCompaction,
@@ -129,6 +129,7 @@ class RuntimeCore:
             AllowWrites: lambda run, command: None,
             AllowCompaction: self._apply_compaction,
             UpdateConfiguration: self._apply_configuration,
+            Peek: lambda run, command: self.reads.resume(run.session, command.uuid),
         }
 
     # -- in and out ----------------------------------------------------------------------------------------
@@ -188,6 +189,7 @@ class RuntimeCore:
     def _forget_proposals(self) -> None:
         """What a session collected and never put in force is as if it had not been said."""
         self._queue.clear()
+        self.state.proposed.clear()
         for number in [n for n, d in self.state.dataflows.items() if not d.standing]:
             del self.state.dataflows[number]
         for collection in list(self.state.collections.values()):
@@ -206,11 +208,10 @@ class RuntimeCore:
             ):
                 self._settings.update(item.command.config)
         self.state.emit(fx.Configure(dict(self._settings)))  # I13: in force before anything is built
-        standing = [n for n, d in self.state.dataflows.items() if d.standing]
-        wanted = [n for n, d in self.state.dataflows.items() if not d.standing]
-        for number in plan_reconciliation(standing, wanted).drop:
+        # The latest first: an importer before what it imports.
+        for number in sorted((n for n, d in self.state.dataflows.items() if d.standing), reverse=True):
             for key in self.state.dataflows[number].exports:
-                if key in self.state.collections:
+                if key in self.state.collections and key not in self.state.proposed:
                     self.flows.drop(self.state.collections[key])
         self.policy.initialised(self)
         for item in queue:
@@ -252,7 +253,7 @@ class RuntimeCore:
     def _named(self, run: internal.Run, id: GlobalId) -> Collection | None:
         """The collection a command names; None if it is another runtime's to refuse. Raises Refusal."""
         key = _key(run, id)
-        found = self.state.collections.get(key)
+        found = self.state.find(key, run.session)
         if found is None or found.is_placeholder:
             if self.policy.owns(self, key):
                 raise unknown(id)
@@ -281,6 +282,10 @@ class RuntimeCore:
     def _judge_create(self, run: internal.Run, create: CreateDataflow) -> bool:
         header = create.header
         keys = {e.id: _key(run, e.id) for e in header.exports}
+        if self.defers(run.session) and self._stands(keys.values()):
+            for export in header.exports:
+                self._propose(run, keys[export.id], header.as_of)
+            return True
         try:
             self.policy.admit(header)
             self._require_new(keys.values())
@@ -308,6 +313,16 @@ class RuntimeCore:
             )
         return True
 
+    def _stands(self, keys: Iterable[Key]) -> bool:
+        """Whether a dataflow here makes these very collections: it goes on, for it was named again."""
+        found = [self.state.collections.get(key) for key in keys]
+        return all(c is not None and c.standing and c.is_owned for c in found)
+
+    def _propose(self, run: internal.Run, key: Key, as_of: int) -> None:
+        stands = self.state.collections[key]
+        proposed = Collection(key, run.session, stands.export, as_of, dataflow=stands.dataflow, appliers=0)
+        self.state.proposed[key] = proposed
+
     def _require_new(self, keys: Iterable[Key]) -> None:
         for key in keys:
             found = self.state.collections.get(key)
@@ -315,7 +330,7 @@ class RuntimeCore:
                 raise Refusal("duplicate-id", f"{key[0]} is in use", "use a fresh id")
 
     def _import(self, run: internal.Run, id: GlobalId, as_of: int) -> Collection:
-        found = self.state.collections.get(_key(run, id))
+        found = self.state.find(_key(run, id), run.session)
         if found is None or found.is_placeholder:
             raise Refusal("unknown-id", f"import {id} was not created in this session")
         if found.gone:
@@ -332,8 +347,7 @@ class RuntimeCore:
         return found
 
     def _judge_peek(self, run: internal.Run, peek: Peek) -> bool:
-        self.reads.peek(run.session, peek, _key(run, peek.id))
-        return False
+        return self.reads.peek(run.session, peek, _key(run, peek.id))
 
     def _judge_cancel(self, run: internal.Run, cancel: CancelPeek) -> bool:
         self.reads.cancel(run.session, cancel)
@@ -346,8 +360,12 @@ class RuntimeCore:
         self.state.emit(fx.Configure(dict(self._settings)))
 
     def _apply_create(self, run: internal.Run, create: CreateDataflow) -> None:
-        made = self.state.collections[_key(run, create.header.exports[0].id)]
-        self.flows.create(self.flows.dataflow_of(made))
+        keys = [_key(run, export.id) for export in create.header.exports]
+        again = [self.state.proposed.pop(key) for key in keys if key in self.state.proposed]
+        for proposed in again:
+            self.flows.go_on(proposed)
+        if not again:
+            self.flows.create(self.flows.dataflow_of(self.state.collections[keys[0]]))
 
     def _apply_schedule(self, run: internal.Run, command: Schedule) -> None:
         collection = self.state.collections.get(_key(run, command.id))

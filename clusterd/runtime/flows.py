@@ -63,6 +63,17 @@ class Flows:
                 self._shards[name] = Frontier.minimum()
                 self._state.emit(fx.WatchShard(name))
 
+    def go_on(self, proposed: Collection) -> None:
+        """A collection that stands is one of the new session: as if made anew at its as_of (P12)."""
+        collection = self._collections[proposed.key]
+        collection.session, collection.as_of = proposed.session, proposed.as_of
+        collection.announced, collection.gone = proposed.announced, proposed.gone
+        collection.applied = Frontier.join(collection.applied, Frontier.at(proposed.as_of))
+        self._state.touch(collection.key)
+        if collection.is_owned:
+            self._hydration.restart(collection.key, collection.as_of)
+            self._report(collection.key, self._hydration.advance(collection.key, collection.upper))
+
     def _build(self, dataflow: Dataflow) -> None:
         dataflow.built = dataflow.computing = True
         exports = tuple(key for key in dataflow.exports if key in dataflow.live)

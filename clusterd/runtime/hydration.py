@@ -34,6 +34,11 @@ class Hydration:
         self._as_of[key] = as_of
         self._reported[key] = dict.fromkeys(KINDS, Frontier.minimum())
 
+    def restart(self, key: Key, as_of: int) -> None:
+        """The collection goes on in a new session, which is told everything anew."""
+        self.forget(key)
+        self.expect(key, as_of)
+
     def advance(self, key: Key, upper: Frontier) -> dict[str, Frontier]:
         """What to report now that all three kinds stand at `upper`; empty if nothing changed.
 

@@ -81,6 +81,8 @@ class Interactive:
 
     def initialised(self, core: RuntimeCore) -> None:
         for collection in list(core.state.collections.values()):
+            if collection.key in core.state.proposed:
+                continue
             if collection.standing and not collection.is_owned and not collection.is_placeholder:
                 core.flows.drop(collection)
 
@@ -122,19 +124,20 @@ class Interactive:
         collection = core.state.collections.get(key)
         if collection is None or collection.is_placeholder:
             collection = self._declare(core, key, declare, collection)
+        elif collection.standing and core.defers(declare.session):
+            core.state.proposed[key] = _declared(key, declare)
         if core.defers(declare.session):
             core.enqueue(declare)
             return
         collection.standing = True
+        if key in core.state.proposed:
+            core.flows.go_on(core.state.proposed.pop(key))
         self._look_if_wanted(core, collection)
 
     def _declare(
         self, core: RuntimeCore, key: Key, declare: internal.Declare, placeholder: Collection | None
     ) -> Collection:
-        collection = Collection(
-            key, declare.session, declare.export, declare.as_of, dataflow=None, appliers=0
-        )
-        core.state.collections[key] = collection
+        collection = core.state.collections[key] = _declared(key, declare)
         if placeholder is not None:
             core.reads.recheck(collection)
         return collection
@@ -142,6 +145,7 @@ class Interactive:
     def _on_undeclare(self, core: RuntimeCore, undeclare: internal.Undeclare) -> None:
         key = (undeclare.id, undeclare.incarnation)
         core.state.refused.add(key)
+        core.state.proposed.pop(key, None)
         collection = core.state.collections.get(key)
         if collection is None:
             return
@@ -150,3 +154,7 @@ class Interactive:
             core.flows.drop(collection, "unknown-id")
         else:
             core.flows.withdraw(collection)
+
+
+def _declared(key: Key, declare: internal.Declare) -> Collection:
+    return Collection(key, declare.session, declare.export, declare.as_of, dataflow=None, appliers=0)

@@ -3,7 +3,8 @@
 A peek is judged in the protocol's order: is the id known, do keys and finishing fit, is its time readable.
 Then it is owed an answer. It is handed out at once if what is known suffices, and else parked, which makes it
 count in the hold; for a collection of another process parking comes before looking at its page, so news that
-comes in between finds it (R10).
+comes in between finds it (R10). Of a session in initialisation, a peek of what stands already is put off
+until the session's settings are in force (I13).
 
 Does not: know why a collection moves or goes (flows.py), evaluate.
 """
@@ -32,33 +33,53 @@ class Reads:
         self._state = state
         self._peeks = state.peeks
         self._role = state.policy.role.value
+        self._put_off: dict[tuple[int, str], PendingPeek] = {}
 
-    def peek(self, session: int, peek: Peek, key: Key) -> None:
-        """A new peek of `key`. Raises Refusal(`duplicate-uuid`) if one of its name is open."""
+    def peek(self, session: int, peek: Peek, key: Key) -> bool:
+        """A new peek of `key`; whether it was put off. Raises Refusal(`duplicate-uuid`)."""
         state = self._state
-        if (session, peek.uuid) in self._peeks:
+        name = (session, peek.uuid)
+        if name in self._peeks or name in self._put_off:
             raise Refusal("duplicate-uuid", f"peek {peek.uuid!r} is still open", "use a fresh uuid a peek")
-        collection = state.collections.get(key)
+        collection = state.find(key, session)
         if collection is None and key not in state.refused:
             collection = state.policy.unknown(state, key, session)
         if collection is None:
             self._answer_error(session, peek.uuid, unknown(key[0]))
-            return
+            return False
         try:
             self._check(collection, peek)
         except Refusal as refusal:
             self._answer_error(session, peek.uuid, refusal)
-            return
+            return False
         least = collection.announced.time
         latest = peek.time is None
         pending = PendingPeek(session, peek, key, least if peek.time is None else peek.time, latest=latest)
+        if collection is state.collections[key]:
+            self._accept(collection, pending)
+            return False
+        self._put_off[name] = pending
+        return True
+
+    def resume(self, session: int, uuid: str) -> None:
+        """Take up a peek that was put off, unless it was canceled."""
+        pending = self._put_off.pop((session, uuid), None)
+        if pending is None:
+            return
+        collection = self._state.collections.get(pending.collection)
+        if collection is None or collection.applied.is_empty:
+            self._answer_error(session, uuid, dropped(pending.peek.id))  # its page was closed meanwhile
+            return
+        self._accept(collection, pending)
+
+    def _accept(self, collection: Collection, pending: PendingPeek) -> None:
         if self._is_ready(collection, pending):
             self._peeks.accept(pending, ready=True)
             self._hand_out(collection, pending)
             return
         self._peeks.accept(pending)
         if collection.standing and not collection.is_owned and not collection.is_placeholder:
-            state.policy.look(state, collection)
+            self._state.policy.look(self._state, collection)
 
     def _check(self, collection: Collection, peek: Peek) -> None:
         """The first checks of a peek, in their order (protocol decision 6). Raises Refusal."""
@@ -116,6 +137,9 @@ class Reads:
 
     def cancel(self, session: int, cancel: CancelPeek) -> None:
         """Answer at once, whatever state the peek is in; nothing if none is owed (H2, H4)."""
+        if self._put_off.pop((session, cancel.uuid), None) is not None:
+            self._answer(session, cancel.uuid, PeekCanceled())
+            return
         found = self._peeks.cancel(session, cancel.uuid)
         if found is None:
             return
@@ -133,6 +157,8 @@ class Reads:
 
     def end_session(self, session: int) -> None:
         """Its peeks are forgotten, and hold no more."""
+        for name in [name for name in self._put_off if name[0] == session]:
+            del self._put_off[name]
         for pending, was in self._peeks.end_session(session):
             if was is PeekState.READY:
                 self._state.emit(fx.Abandon(session, pending.uuid))

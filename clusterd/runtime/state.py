@@ -54,7 +54,11 @@ class Policy(Protocol):
 
 
 class RuntimeState:
-    """collections, dataflows: by name, both announced and standing ones. session: the controller's."""
+    """collections, dataflows: by name, both announced and standing ones. session: the controller's.
+
+    proposed: of a controller in initialisation, for collections that stand and go on in its session: as its
+    commands so far have them.
+    """
 
     def __init__(self, policy: Policy, ports: Ports) -> None:
         self.policy = policy
@@ -62,6 +66,7 @@ class RuntimeState:
         self.peeks = PendingPeeks()
         self.collections: dict[Key, Collection] = {}
         self.dataflows: dict[int, Dataflow] = {}
+        self.proposed: dict[Key, Collection] = {}
         self.session = 0
         self.refused: set[Key] = set()  # what refused commands of this session would have made
         self.touched: dict[Key, None] = {}
@@ -73,6 +78,11 @@ class RuntimeState:
     def take_effects(self) -> list[fx.Effect]:
         out, self._out = self._out, []
         return out
+
+    def find(self, key: Key, session: int) -> Collection | None:
+        """The collection as commands of `session` are to be judged by; None if never heard of."""
+        proposed = self.proposed.get(key) if session == self.session else None
+        return proposed or self.collections.get(key)
 
     def touch(self, key: Key) -> None:
         """The hold of the collection may have risen."""

@@ -23,6 +23,7 @@ from clusterd.multiplexer_events import (
     Opened,
     Pass,
     Received,
+    Reconciled,
     Reply,
     Tell,
     WorkerSaid,
@@ -212,7 +213,7 @@ class MuxBench:
         elif isinstance(effect, Hold):
             (self.held.add if effect.held else self.held.discard)(effect.worker)
         else:
-            assert isinstance(effect, Fenced)
+            assert isinstance(effect, Fenced | Reconciled)
 
     # -- looking
 

@@ -545,7 +545,7 @@ def test_reports_are_coalesced_while_the_pipe_has_no_room() -> None:
 
 
 @MODES
-def test_i_a_reconnect_drops_all_and_rebuilds_at_initialization_complete(workers: int) -> None:
+def test_i1_i2_what_is_said_again_goes_on_from_its_new_as_of(workers: int) -> None:
     world = with_index(workers, [0, 1], 2)
     world.query("t1", "u1")
     world.schedule("t1")
@@ -556,21 +556,31 @@ def test_i_a_reconnect_drops_all_and_rebuilds_at_initialization_complete(workers
     world.create("u1", as_of=1)
     world.schedule("u1")
     world.peek("a", "u1", 1)
+    world.peek("b", "u1", 0)
+    world.peek("c", "u1", 1)
+    world.cancel("c")
     world.compact("u1", 7)
     world.settle()
-    assert not world.pages[("u1", 1)].closed, "P11: nothing changes before"
+    page = world.pages[("u1", 1)]
+    assert page.since == Frontier.minimum(), "P11: nothing changes before"
+    assert not world.answers("a"), "I13: settings may still come"
     world.write([2], 3)
     world.settle()
-    assert world.pages[("u1", 1)].upper == Frontier.at(3), "the old one is kept up meanwhile"
+    assert page.upper == Frontier.at(3), "it is kept up meanwhile"
     assert not world.frontier("u1")
     world.send(InitializationComplete(world.next_seq()))
     world.settle()
-    assert world.pages[("u1", 1)].closed
-    assert all(page.closed for key, page in world.pages.items() if key[0] == "t1")
+    assert not page.closed
+    assert ("u1", 3) not in world.pages
+    assert page.since == Frontier.at(7)
     assert rows(world.answer("a")) == 2
+    assert code(world.answer("b")) == "below-since"
+    assert isinstance(world.answer("c").result, PeekCanceled)
     assert [r.write for r in world.frontier("u1")] == [(3,)]
     assert not world.answers("old", old)
     assert not world.answers("old")
+    assert all(p.closed for key, p in world.pages.items() if key[0] == "t1"), "not named: dropped"
+    assert world.mux.statistics().reconciled == {"reused": 1, "dropped": 1}
     world.peek("t", "t1", 0)
     world.settle()
     assert code(world.answer("t")) == "unknown-id"
@@ -579,13 +589,86 @@ def test_i_a_reconnect_drops_all_and_rebuilds_at_initialization_complete(workers
 
 
 @MODES
+def test_i_importers_go_on_with_what_they_import_and_not_without(workers: int) -> None:
+    world = with_index(workers, [0, 1], 2)
+    world.create("u2", shard=None, imports=("u1",))
+    world.schedule("u2")
+    world.settle()
+    first, second = world.pages[("u1", 1)], world.pages[("u2", 2)]
+    world.connect()
+    world.create("u1")
+    world.create("u2", shard=None, imports=("u1",), as_of=1)
+    world.send(InitializationComplete(world.next_seq()))
+    world.settle()
+    assert not first.closed
+    assert not second.closed
+    assert world.mux.statistics().reconciled == {"reused": 2}
+    world.connect()
+    world.index("u1")
+    world.compact("u1", 1)
+    world.create("u2", shard=None, imports=("u1",), as_of=1, body=b"\x90")
+    world.schedule("u2")
+    world.send(InitializationComplete(world.next_seq()))
+    world.settle()
+    assert not first.closed
+    assert second.closed, "another plan"
+    assert first.since == Frontier.at(1)
+    world.connect()
+    world.create("u1", as_of=0)  # it was compacted to 1
+    world.schedule("u1")
+    world.create("u2", shard=None, imports=("u1",), as_of=1, body=b"\x90")
+    world.schedule("u2")
+    world.peek("a", "u2", 1)
+    world.send(InitializationComplete(world.next_seq()))
+    world.settle()
+    assert first.closed
+    assert rows(world.answer("a")) == 2
+    assert world.mux.statistics().reconciled == {"reused": 3, "plan": 1, "compacted": 1, "imports": 1}
+    world.drop("u2")
+    world.drop("u1")
+    clean(world)
+
+
+@MODES
+def test_i_a_drop_and_a_second_controller_during_the_replay_change_nothing_that_stands(workers: int) -> None:
+    world = with_index(workers, [0, 1], 2)
+    page = world.pages[("u1", 1)]
+    world.connect()
+    world.create("u1", as_of=1)
+    world.drop("u1")
+    world.peek("x", "u1", 1)
+    world.settle()
+    assert not page.closed
+    assert code(world.answer("x")) == "dropped"
+    world.connect()
+    world.create("u1", as_of=0)
+    world.schedule("u1")
+    world.peek("a", "u1", 0)
+    world.send(InitializationComplete(world.next_seq()))
+    world.settle()
+    assert rows(world.answer("a")) == 1
+    assert not page.closed
+    world.connect()
+    world.create("u1", as_of=1)
+    world.peek("b", "u1", 1)
+    world.drop("u1")
+    world.send(InitializationComplete(world.next_seq()))
+    world.settle()
+    assert page.closed
+    assert rows(world.answer("b")) == 2, "asked for before the drop"
+    clean(world)
+
+
+@MODES
 def test_i10_half_a_replay_is_as_if_it_had_not_been_said(workers: int) -> None:
     world = with_index(workers, [0], 1)
+    page = world.pages[("u1", 1)]
     world.connect()
     world.create("u1", as_of=0)
     world.create("u5", as_of=0)
     world.query("t5", "u5")
     world.peek("x", "t5", 0)
+    world.peek("y", "u1", 0)
     world.settle()
     world.write([1], 2)
     world.connect()
@@ -594,6 +677,8 @@ def test_i10_half_a_replay_is_as_if_it_had_not_been_said(workers: int) -> None:
     world.peek("a", "u1", 1)
     world.settle()
     assert rows(world.answer("a")) == 2
+    assert not page.closed
+    assert world.mux.statistics().reconciled == {"reused": 1}
     world.drop("u1")
     clean(world)
 

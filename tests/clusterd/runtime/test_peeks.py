@@ -1,4 +1,4 @@
-"""The table of pending peeks, frontier reports, and the reconciliation plan: small parts by themselves."""
+"""The table of pending peeks and frontier reports: small parts by themselves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 
 from clusterd.runtime.hydration import Hydration
 from clusterd.runtime.peeks import Key, PeekState, PendingPeek, PendingPeeks
-from clusterd.runtime.reconcile import plan_reconciliation
 from controller_proto.command import Peek
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
@@ -117,8 +116,3 @@ def test_g2_p4_a_report_is_beyond_as_of_says_what_changed_once_and_ends_with_emp
     assert hydration.close(U1) == {}
     with pytest.raises(InvariantViolation):
         hydration.advance(U1, Frontier.at(9))
-
-
-def test_reconciliation_drops_importers_before_what_they_import_and_builds_in_order() -> None:
-    plan = plan_reconciliation([1, 2, 5], [7, 6])
-    assert (plan.keep, plan.drop, plan.build) == ({}, (5, 2, 1), (6, 7))

@@ -1,7 +1,7 @@
 """Exactly one answer a peek, and the right one, whatever the order in which anything happens.
 
 A state machine drives the real multiplexer and runtime cores over simulated pipes: a controller that creates,
-queries, peeks, cancels, compacts, drops and reconnects at will, while messages, rounds, evaluations and
+queries, peeks, cancels, compacts, drops, reconnects and replays at will, while messages, rounds, evaluations and
 notices move one small step at a time in any order. The model knows only what was said, and the source.
 """
 
@@ -31,6 +31,7 @@ class Said:
     as_of: int
     query: bool
     imports: tuple[str, ...]
+    twins: tuple[str, ...] = ()  # all that its dataflow exports
     scheduled: bool = False
     dropped: bool = False
     bad: bool = False
@@ -67,6 +68,7 @@ class ReplicaMachine(RuleBasedStateMachine):
             worker.instant = False
         self.asked: dict[tuple[int, str], Asked] = {}
         self.ended: set[int] = set()
+        self.older: dict[str, Said] = {}
         self.count = 0
         self.connect()
 
@@ -75,14 +77,17 @@ class ReplicaMachine(RuleBasedStateMachine):
     def connect(self) -> None:
         if self.world.session:
             self.ended.add(self.world.session)
+            self.older = {**self.older, **self.model.ids}
         self.world.connect()
         self.model = Model()
 
-    @precondition(lambda self: self.count % 7 == 3)
-    @rule()
-    def reconnect(self) -> None:
+    @precondition(lambda self: self.count % 4 == 3)
+    @rule(data=st.data(), again=st.integers(0, 4))
+    def reconnect(self, data: st.DataObject, again: int) -> None:
         self.count += 1
         self.connect()
+        for _ in range(again):
+            self.replay_one(data, 0, False, True)
 
     @precondition(lambda self: not self.model.complete)
     @rule()
@@ -103,7 +108,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         ids = [self.fresh("u") for _ in range(2 if twin else 1)]
         self.world.create(*ids, as_of=as_of, bad=bad)
         for id in ids:
-            self.model.ids[id] = Said(as_of, as_of, False, (), bad=bad)
+            self.model.ids[id] = Said(as_of, as_of, False, (), tuple(ids), bad=bad)
         for id in ids if early else ():
             self.schedule_one(id)
 
@@ -121,8 +126,40 @@ class ReplicaMachine(RuleBasedStateMachine):
             self.world.query(id, *imports, as_of=as_of)
         else:
             self.world.create(id, shard=None, imports=imports, as_of=as_of)
-        self.model.ids[id] = Said(as_of, as_of, query, imports)
+        self.model.ids[id] = Said(as_of, as_of, query, imports, (id,))
         if early:
+            self.schedule_one(id)
+
+    @precondition(lambda self: not self.model.complete and self.older)
+    @rule(data=st.data(), later=st.integers(-2, 2), changed=st.booleans(), early=st.booleans())
+    def replay(self, data: st.DataObject, later: int, changed: bool, early: bool) -> None:
+        self.replay_one(data, later, changed, early)
+
+    def replay_one(self, data: st.DataObject, later: int, changed: bool, early: bool) -> None:
+        """Say again, in initialisation, what an older session said: it goes on, if it can."""
+        ids = self.model.ids
+        again = sorted(
+            {
+                said.twins
+                for said in self.older.values()
+                if not any(id in ids for id in said.twins) and all(i in self.live() for i in said.imports)
+            }
+        )
+        if not again:
+            return
+        twins = data.draw(st.sampled_from(again))
+        said = self.older[twins[0]]
+        floors = [self.older[id].floor for id in twins]
+        as_of = max(0, max(floors) + later, *(ids[i].floor for i in said.imports), 0)
+        body = b"\x90" if changed and self.random.random() < 0.3 else b"\x80"
+        if said.query:
+            self.world.query(twins[0], *said.imports, as_of=as_of, body=body)
+        else:
+            shard = None if said.imports else "S"
+            self.world.create(*twins, shard=shard, imports=said.imports, as_of=as_of, body=body)
+        for id in twins:
+            ids[id] = Said(as_of, as_of, said.query, said.imports, twins)
+        for id in twins if early else ():
             self.schedule_one(id)
 
     def schedule_one(self, id: str) -> None:

@@ -291,14 +291,15 @@ class World:
         as_of: int = 0,
         until: int | None = None,
         bad: bool = False,
+        body: bytes = b"\x80",
     ) -> None:
         sources = () if shard is None else (SourceImport("u9000", shard, SAMPLE_SCHEMA),)
         exports = tuple(Export(id, "index", "u9001", SAMPLE_SCHEMA, (0,)) for id in ids)
         header = DataflowHeader("d", as_of, until, sources, tuple(map(IndexImport, imports)), exports)
-        self.send(CreateDataflow(self.next_seq(), header, msgspec.Raw(b"\xc0" if bad else b"\x80")))
+        self.send(CreateDataflow(self.next_seq(), header, msgspec.Raw(b"\xc0" if bad else body)))
 
-    def query(self, id: str, *imports: str, as_of: int = 0) -> None:
-        self.create(id, shard=None, imports=imports, as_of=as_of, until=as_of + 1)
+    def query(self, id: str, *imports: str, as_of: int = 0, body: bytes = b"\x80") -> None:
+        self.create(id, shard=None, imports=imports, as_of=as_of, until=as_of + 1, body=body)
 
     def schedule(self, id: str) -> None:
         self.send(Schedule(self.next_seq(), id))
