@@ -114,34 +114,35 @@ class Scope:
             tuple(IterativeCounts(each, CountMode.SET) for each in (columns, ERRS_SCHEMA.columns))
             for columns in (self.columns if limit is not None and not limit.is_answer else ())
         ]
-        self._arrived: list[list[Delta]] = [[] for _ in entries]
+        self._arrived: dict[int, list[list[Delta]]] = {}  # by time, by port
         self._iterations: list[int] = []  # a heap of those at which something waits
         self._waiting: set[int] = set()
         self._ran = 0
         self._is_broken = False
 
     def start(self, round: Round) -> None:
-        for arrived in self._arrived:
-            arrived.clear()
+        self._arrived.clear()
 
     def push(self, port: int, delta: Delta) -> Iterator[Delta]:
         if not self._is_broken:
-            self._arrived[port].append(delta)
+            for at, part in _by_time(delta):
+                if at not in self._arrived:
+                    self._arrived[at] = [[] for _ in self._entries]
+                self._arrived[at][port].append(part)
         return iter(())
 
     def finish(self) -> Iterator[Delta]:
-        for time, inputs in _by_time(self._arrived):
+        for time in sorted(self._arrived):
             if self._is_broken:
                 break
-            for port, blocks in enumerate(inputs):
+            for port, blocks in enumerate(self._arrived.pop(time)):
                 for delta in blocks:
                     self._hand_on(self._entries[port], _at(delta, 0), 0)
             try:
                 yield from self._settle_down(time)
             except MultiplicityOverflow:
                 self._break(time, _OVERFLOW)
-        for arrived in self._arrived:
-            arrived.clear()
+        self._arrived.clear()
 
     def _settle_down(self, time: int) -> Iterator[Delta]:
         """Run the iterations of `time` at which something changes."""
@@ -160,15 +161,16 @@ class Scope:
                 assert node.operator is not None
                 for delta in node.operator.step(iteration, [_merged(blocks) for blocks in inputs]):
                     if len(delta):
-                        for at, part in _by_iteration(delta):
+                        for at, part in _by_time(delta):
                             self._hand_on(number, part, at)
                             if number in self._number:
                                 yield from self._keep(number, part, at, time)
                     yield pause
         for node in self._nodes:
             if node.operator is not None:
-                node.operator.settle()
-        self._judge_limit(time)
+                for _ in node.operator.settle():
+                    yield pause
+        yield from self._judge_limit(time)
 
     def _hand_on(self, number: int, delta: Delta, iteration: int) -> None:
         """Give what a place made to those that see it: at this iteration, or through feedback at the next."""
@@ -208,13 +210,14 @@ class Scope:
             for _ in output.add(outside.oks):
                 yield Delta.empty(())
 
-    def _judge_limit(self, time: int) -> None:
+    def _judge_limit(self, time: int) -> Iterator[Delta]:
         """Say or take back that the recursion was cut off."""
         if not self._last or self._limit is None:
             return
         for pair in self._last:
             for counts in pair:
-                counts.settle()
+                for _ in counts.settle():
+                    yield Delta.empty(())
         is_cut = any(len(counts) for pair in self._last for counts in pair)
         if is_cut != self._is_cut:
             n = self._limit.iterations
@@ -263,8 +266,7 @@ class Scope:
         for pair in self._last:
             for counts in pair:
                 counts.close()
-        for arrived in self._arrived:
-            arrived.clear()
+        self._arrived.clear()
         self._iterations.clear()
         self._waiting.clear()
 
@@ -342,22 +344,10 @@ def _parts(updates: Updates) -> Iterator[tuple[int, Updates]]:
         start = end
 
 
-def _by_iteration(delta: Delta) -> Iterator[tuple[int, Delta]]:
+def _by_time(delta: Delta) -> Iterator[tuple[int, Delta]]:
+    """The parts of a block, whose times are times or iterations."""
     nothing = delta.oks.slice(0, 0)
     for at, oks in _parts(delta.oks):
         yield at, Delta.of(oks)
     for at, errs in _parts(delta.errs):
         yield at, Delta(nothing, errs)
-
-
-def _by_time(arrived: Sequence[Sequence[Delta]]) -> Iterator[tuple[int, list[list[Delta]]]]:
-    """What arrived at each port, time by time, ascending."""
-    times: dict[int, list[list[Delta]]] = {}
-    for port, blocks in enumerate(arrived):
-        for delta in blocks:
-            for at, part in _by_iteration(delta):
-                if at not in times:
-                    times[at] = [[] for _ in arrived]
-                times[at][port].append(part)
-    for at in sorted(times):
-        yield at, times.pop(at)

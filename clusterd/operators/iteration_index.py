@@ -14,6 +14,7 @@ Does not: know times of the dataflow, judge counts, keep an order of rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +34,8 @@ Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 MOST_ITERATIONS = 1 << 31  # an iteration is half a word of an entry
-_STEPS = 400_000  # of one piece: each may miss the caches
-_MOST_PARTS = 1024
+_STEPS = 2 * BLOCK_ROWS  # of one piece: each may miss the caches
+_SETTLED = 32_768  # keys of one piece
 
 
 def distinct_slots(parts: Sequence[Ints], capacity: int) -> Ints:
@@ -49,38 +50,54 @@ def distinct_slots(parts: Sequence[Ints], capacity: int) -> Ints:
     return parts[0]
 
 
+class Slots(Protocol):
+    """What an index has its entries under."""
+
+    @property
+    def capacity(self) -> int:
+        """All slots are below it."""
+
+
 class Keys:
     """Slots of keys of `spec`, and which of them the time that runs has changed."""
 
     def __init__(self, spec: RowSpec) -> None:
         self.spec = spec
         self.table = RowTable(spec)
-        self._touched: list[Ints] = []
-        self._noted = 0  # in _touched, some more than once
+        self._noted = Growable(np.int64)
+        self._marks = Growable(np.uint8)
+        self._count = 0
+
+    @property
+    def capacity(self) -> int:
+        return self.table.capacity
+
+    @property
+    def nbytes(self) -> int:
+        return self.table.nbytes + self._noted.nbytes + self._marks.nbytes
 
     def assign(self, columns: Sequence[Column], rows: int) -> Ints:
         """(rows,) the slot of each key."""
         slots = self.table.assign(encode(columns, self.spec, rows))
-        self._touched.append(slots)
-        self._noted += rows
-        if self._noted > 2 * self.table.capacity + BLOCK_ROWS or len(self._touched) > _MOST_PARTS:
-            # A time may have no end: what is noted is no more than there is.
-            self._touched = [distinct_slots(self._touched, self.table.capacity)]
-            self._noted = len(self._touched[0])
+        for sized in (self._noted, self._marks):
+            sized.grow(self.table.capacity)
+        self._count = kernels.note(slots, self._marks.a, self._count, self._noted.a)
         return slots
 
-    def settle(self, is_empty: Callable[[Ints], NDArray[np.bool_]]) -> None:
-        """End of a time: free the touched slots for which `is_empty` says that nothing is kept."""
-        touched, self._touched, self._noted = self._touched, [], 0
-        if touched:
-            slots = distinct_slots(touched, self.table.capacity)
+    def settle(self, is_empty: Callable[[Ints], NDArray[np.bool_]]) -> Iterator[None]:
+        """End of a time: free the touched slots for which `is_empty` says that nothing is kept, in pieces."""
+        count, self._count = self._count, 0
+        for start in range(0, count, _SETTLED):
+            slots = self._noted.a[start : min(start + _SETTLED, count)]
+            self._marks.a[slots] = 0
             self.table.free(slots[is_empty(slots)])
+            yield
 
 
 class IterationIndex:
     """Entries of rows whose columns beside the key are of `spec`, under the slots of `keys`."""
 
-    def __init__(self, keys: Keys, spec: RowSpec) -> None:
+    def __init__(self, keys: Slots, spec: RowSpec) -> None:
         self._keys = keys
         self._spec = spec
         self._rows = RowTable(spec, grouped=True)  # its groups: key | iteration << 32
@@ -102,7 +119,7 @@ class IterationIndex:
 
     def _first(self) -> NDArray[np.int32]:
         """By slot of a key, its first entry, -1 if it has none."""
-        self._heads.grow(self._keys.table.capacity)
+        self._heads.grow(self._keys.capacity)
         return self._heads.a
 
     def add(self, slots: Ints, columns: Sequence[Column], iteration: int, diffs: Ints) -> None:

@@ -10,16 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
-from clusterd.dataflow.operator import BLOCK_ROWS, NO_ERRS, Columns, Delta, OperatorStatistics, types_of
-from clusterd.operators.growable import Growable
+from clusterd.dataflow.operator import Columns, Delta, OperatorStatistics, types_of
+from clusterd.operators.consolidation import consolidated
 from clusterd.operators.iterative import Blocks
 from clusterd.operators.iterative_counts import CountMode, IterativeCounts
-from clusterd.operators.kernels.iterate import gather_changes
-from clusterd.operators.row_table import RowTable
-from shm_arrangements.errors import MultiplicityOverflow
-from shm_arrangements.rows import RowSpec, encode
+from shm_arrangements.rows import RowSpec
 from shm_arrangements.updates import Updates
 from shm_arrangements.writer import ERRS_SCHEMA
 
@@ -37,38 +32,15 @@ class IterativeBinding:
 
     def step(self, iteration: int, inputs: Sequence[Blocks]) -> Iterator[Delta]:
         oks = [delta.oks for delta in inputs[0] if len(delta.oks)]
-        if sum(map(len, oks)) > BLOCK_ROWS:
-            yield from self._consolidated(oks, iteration)
-        elif oks:
-            yield Delta.of(Updates.concat(oks).consolidate())
+        for updates in consolidated(oks, self._spec):
+            yield Delta.of(updates)
         errs = [Delta.of(delta.errs) for delta in inputs[0] if len(delta.errs)]
         if errs:
             for delta in self._errs.step(iteration, [errs]):
                 yield Delta(self._nothing, delta.oks)
 
-    def _consolidated(self, blocks: list[Updates], iteration: int) -> Iterator[Delta]:
-        """By a table instead of a sort, which would be one long piece of work."""
-        table = RowTable(self._spec)
-        sums, marks = Growable(np.int64), Growable(np.uint8)
-        changed = np.empty(sum(map(len, blocks)), np.int64)
-        count = 0
-        for updates in blocks:
-            slots = table.assign(encode(updates.columns, self._spec, len(updates)))
-            sums.grow(table.capacity)
-            marks.grow(table.capacity)
-            count = gather_changes(slots, updates.diffs, sums.a, marks.a, count, changed)
-            if count < 0:
-                raise MultiplicityOverflow("a multiplicity in a recursion leaves 64 bits")
-            yield Delta(self._nothing, NO_ERRS)
-        for start in range(0, count, BLOCK_ROWS):
-            slots = changed[start : min(start + BLOCK_ROWS, count)]
-            diffs = sums.a.take(slots)
-            slots, diffs = slots[diffs != 0], diffs[diffs != 0]
-            times = np.full(len(slots), iteration, np.uint64)
-            yield Delta.of(Updates(table.columns(slots), times, diffs))
-
-    def settle(self) -> None:
-        self._errs.settle()
+    def settle(self) -> Iterator[None]:
+        yield from self._errs.settle()
 
     def statistics(self) -> OperatorStatistics:
         return self._errs.statistics()

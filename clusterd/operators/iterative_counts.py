@@ -90,7 +90,7 @@ class IterativeCounts:
                 continue
             slots = self._keys.assign(oks.columns, len(oks))
             for sized in (self._changes, self._marks, self._totals, self._ends):
-                sized.grow(self._keys.table.capacity)
+                sized.grow(self._keys.capacity)
             count = kernels.gather_changes(slots, oks.diffs, self._changes.a, self._marks.a, count, changed)
             if count < 0:
                 raise MultiplicityOverflow("a multiplicity in a recursion leaves 64 bits")
@@ -160,9 +160,9 @@ class IterativeCounts:
     def _complaint(self, row: str, count: int) -> str | None:
         return f"invalid-data: {self._name}: row {row} has multiplicity {count}" if count < 0 else None
 
-    def settle(self) -> None:
-        self._ends.grow(self._keys.table.capacity)
-        self._keys.settle(lambda slots: self._ends.a[slots, 0] < 0)
+    def settle(self) -> Iterator[None]:
+        self._ends.grow(self._keys.capacity)
+        yield from self._keys.settle(lambda slots: self._ends.a[slots, 0] < 0)
 
     def statistics(self) -> OperatorStatistics:
         """touched_rows: rows that changed, and later iterations of theirs that were looked at."""
@@ -170,7 +170,7 @@ class IterativeCounts:
             self._changes, self._marks, self._totals, self._ends, self._links, self._iterations, self._diffs,
             self._free,
         )  # fmt: skip
-        held = self._keys.table.nbytes + sum(a.nbytes for a in sized)
+        held = self._keys.nbytes + sum(a.nbytes for a in sized)
         return OperatorStatistics(len(self._keys.table), held, self._steps)
 
     def close(self) -> None:

@@ -128,14 +128,14 @@ class IterativeJoin:
         updates = Updates.concat(parts)
         return Delta.of(updates) if self._closure is None else self._closure(updates)
 
-    def settle(self) -> None:
+    def settle(self) -> Iterator[None]:
         left, right = self._sides
-        self._keys.settle(lambda slots: left.is_empty(slots) & right.is_empty(slots))
+        yield from self._keys.settle(lambda slots: left.is_empty(slots) & right.is_empty(slots))
 
     def statistics(self) -> OperatorStatistics:
         """touched_rows: steps along the rows of keys."""
         rows = sum(map(len, self._sides))
-        held = self._keys.table.nbytes + sum(side.nbytes for side in self._sides)
+        held = self._keys.nbytes + sum(side.nbytes for side in self._sides)
         return OperatorStatistics(rows, held, self._steps)
 
     def close(self) -> None:

@@ -9,12 +9,14 @@ Does not: lower (lower.py does), run.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from clusterd.dataflow.operator import Operator
 from clusterd.dataflow.scope import Limit, Place, Scope
-from clusterd.operators.iterative import Grouped, IterativeOperator, Linear
+from clusterd.operators.iterative import IterativeOperator, Linear
 from clusterd.operators.iterative_binding import IterativeBinding
 from clusterd.operators.iterative_counts import CountMode, IterativeCounts
+from clusterd.operators.iterative_grouped import Grouped
 from clusterd.operators.iterative_join import IterativeJoin
 from clusterd.operators.mfp import MfpOperator
 from clusterd.render.physical import (
@@ -25,6 +27,7 @@ from clusterd.render.physical import (
     FeedbackNode,
     JoinNode,
     Node,
+    ReduceNode,
     ScopeNode,
     ThresholdNode,
     inputs_of,
@@ -75,9 +78,12 @@ def _iterative(
             return Linear(MfpOperator((), node.columns))
         case JoinNode():
             return join(node)
+        case ReduceNode(monotonic=True):
+            # An input that grows by time may still take rows from one iteration to another.
+            return _iterative(replace(node, monotonic=False), nodes, operator, join)
         case _:
             made, _, exchanged = operator(node)
             if not exchanged:
                 return Linear(made)
             columns = nodes[inputs_of(node)[0]].columns
-            return Grouped(lambda: operator(node)[0], columns, exchanged[0])
+            return Grouped(made, columns, exchanged[0])

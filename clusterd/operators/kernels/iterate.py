@@ -147,6 +147,18 @@ def probe(
     return pairs
 
 
+@kernel(I64, OUT_U8, i64, OUT_I64)
+def note(slots: Any, marks: Any, count: int, noted: Any) -> int:
+    """Append slots without a mark to `noted` from `count` on, and mark them. Returns how many there are."""
+    for i in range(slots.shape[0]):
+        slot = slots[i]
+        if not marks[slot]:
+            marks[slot] = 1
+            noted[count] = slot
+            count += 1
+    return count
+
+
 @kernel(I64, I64, OUT_I64, OUT_U8, i64, OUT_I64)
 def gather_changes(slots: Any, diffs: Any, changes: Any, marks: Any, count: int, changed: Any) -> int:
     """Sum the diffs up by slot; slots met for the first time are appended to `changed` from `count` on.

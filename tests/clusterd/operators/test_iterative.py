@@ -16,9 +16,10 @@ import pytest
 
 from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, Operator, types_of
 from clusterd.operators.distinct import DistinctOperator
-from clusterd.operators.iterative import Grouped, IterativeOperator
+from clusterd.operators.iterative import IterativeOperator
 from clusterd.operators.iterative_binding import IterativeBinding
 from clusterd.operators.iterative_counts import CountMode, IterativeCounts
+from clusterd.operators.iterative_grouped import Grouped
 from clusterd.operators.iterative_join import IterativeJoin
 from clusterd.operators.threshold import ThresholdOperator
 from shm_arrangements.types import ColumnSpec, ColumnType
@@ -65,7 +66,8 @@ def run(operator: IterativeOperator, times: Sequence[Sequence[Change]], ports: i
                     for row, at, diff in updates.to_rows():
                         assert at >= iteration
                         given[row, at] += diff
-        operator.settle()
+        for _ in operator.settle():
+            pass
         out.append(Counter({key: count for key, count in given.items() if count}))
     return out
 
@@ -81,7 +83,7 @@ def test_counts_give_what_the_plain_operator_gives_run_over_histories(
         rng = random.Random(seed)
         print(f"seed {seed}")
         times = [some(rng, 1, rng.choice([1, 4, 12])) for _ in range(rng.choice([1, 6]))]
-        grouped = Grouped(lambda: plain(COLUMNS), COLUMNS, (0, 1))
+        grouped = Grouped(plain(COLUMNS), COLUMNS, (0, 1))
         assert run(IterativeCounts(COLUMNS, mode), times, 1) == run(grouped, times, 1)
 
 
@@ -124,7 +126,7 @@ def test_state_is_gone_with_the_rows_it_was_of() -> None:
     assert join.statistics().state_rows == 0
     for operator in (
         IterativeCounts(COLUMNS, CountMode.MULTISET),
-        Grouped(lambda: DistinctOperator(COLUMNS), COLUMNS, (0, 1)),
+        Grouped(DistinctOperator(COLUMNS), COLUMNS, (0, 1)),
     ):
         run(operator, [[(0, *rest) for _, *rest in changes], [(0, *rest) for _, *rest in gone]], 1)  # type: ignore[misc]
         assert operator.statistics().state_rows == 0
