@@ -1,8 +1,8 @@
 """Exactly one answer a peek, and the right one, whatever the order in which anything happens.
 
 A state machine drives the real multiplexer and runtime cores over simulated pipes: a controller that creates,
-queries, peeks, cancels, compacts, drops, reconnects and replays at will, while messages, rounds, evaluations and
-notices move one small step at a time in any order. The model knows only what was said, and the source.
+queries, peeks, cancels, compacts, drops, reconnects and replays at will, while messages, rounds, evaluations
+and notices move one small step at a time in any order. The model knows only what was said, and the source.
 """
 
 from __future__ import annotations
