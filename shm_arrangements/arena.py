@@ -1,15 +1,21 @@
 """Arena: where a writer's batches get their bytes.
 
-A batch of up to `SMALL_BYTES` shares a segment, an arena, with the small batches of all arrangements of its
-writer: a tick of a few rows costs neither a file, nor a mapping in every reader, nor a page of memory. A
-larger batch has a segment of its own. An arena is only ever appended to, so that a mapping of it stays right:
-what a reader may find in it was complete before the page that names it turned, and is never written again.
+A small batch shares a segment, an arena, with the small batches of all arrangements of its writer: a tick of
+a few rows costs neither a file, nor a mapping in every reader, nor a page of memory. A larger batch has a
+segment of its own. An arena is only ever appended to, so that a mapping of it stays right: what a reader may
+find in it was complete before the page that names it turned, and is never written again, or punched out, for
+nobody knows who still looks at it.
 
 An arena knows what in it is live. Who superseded a batch frees it after its grace, so dead bytes are those
 that no page has named for a grace. A sealed arena (there is a newer one) goes when all of it is dead. Below a
 quarter live it is *sparse*: its survivors are to be copied elsewhere by who owns them (writer.py), and so it
 is dead a grace later. Hence arenas take at most four times the live bytes, those in their grace included, and
 one arena besides; and copying costs at most a third of a byte for each byte freed.
+
+So that this is little beside what the writer has at all, an arena is made as long as a `_SHARE`-th of it, and
+small is what is at most an eighth of an arena. A writer of little has small arenas then, and segments of
+their own for batches of a few pages: at most eight times `_SHARE` of them until arenas are as long as they
+get, for each holds that part of what there is.
 
 Does not: know what the bytes mean, when a grace is over (reclaim.py), or where a batch is shown.
 """
@@ -27,9 +33,9 @@ from shm_arrangements import failpoints, segment
 from shm_arrangements.errors import FormatMismatch, InvariantViolation
 from shm_arrangements.names import Locator, is_token, segment_name
 
-ARENA_BYTES: Final = 1 << 20
-SMALL_BYTES: Final = 64 << 10  # what an arena leaves unused at its end is less than this
-SPARSE_BYTES: Final = ARENA_BYTES // 4
+LEAST_ARENA_BYTES: Final = 64 << 10
+MOST_ARENA_BYTES: Final = 512 << 10
+_SHARE: Final = 32
 _ALIGNMENT: Final = 64
 _MAGIC: Final = b"SHMARENA"
 _VERSION: Final = 1
@@ -40,6 +46,17 @@ HEADER_BYTES: Final = _ALIGNMENT
 _seq = itertools.count(1)
 
 
+def arena_bytes(live_bytes: int) -> int:
+    """How long the next arena is made, by a writer whose batches take `live_bytes`: a power of two."""
+    share = max(live_bytes // _SHARE, LEAST_ARENA_BYTES)
+    return min(1 << (share.bit_length() - 1), MOST_ARENA_BYTES)
+
+
+def small_bytes(live_bytes: int) -> int:
+    """How long a batch may be that is put into an arena; what one leaves unused at its end is less."""
+    return arena_bytes(live_bytes) // 8
+
+
 def next_locator(token: str, writer: int) -> Locator:
     """The place of this process's next segment; `writer` is its number within the instance."""
     return Locator(token, writer, next(_seq))
@@ -48,14 +65,15 @@ def next_locator(token: str, writer: int) -> Locator:
 class Arena:
     """One arena as its writer has it. Offsets and lengths are bytes."""
 
-    __slots__ = ("_end", "_live", "_sealed", "_writable", "live_bytes", "seq", "token", "writer")
+    __slots__ = ("_end", "_live", "_sealed", "_writable", "live_bytes", "nbytes", "seq", "token", "writer")
 
-    def __init__(self, token: str, writer: int) -> None:
+    def __init__(self, token: str, writer: int, nbytes: int) -> None:
         """Raises: ShmExhausted, RegistryFull."""
         self.token = token
         self.writer = writer
+        self.nbytes = nbytes
         self.seq = next(_seq)
-        made = segment.create(self.name, ARENA_BYTES)
+        made = segment.create(self.name, nbytes)
         _HEADER.pack_into(made.buf, 0, _MAGIC, _VERSION, writer)
         self._writable: memoryview = made.buf
         self._sealed: memoryview = made.seal().buf
@@ -70,7 +88,12 @@ class Arena:
     @property
     def room(self) -> int:
         """What the longest batch that can be appended may have."""
-        return ARENA_BYTES - self._end
+        return self.nbytes - self._end
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether so little is live that it is to be copied elsewhere."""
+        return 4 * self.live_bytes < self.nbytes
 
     def append(self, nbytes: int) -> Locator:
         """Take the next `nbytes`, which are at most `room`."""
@@ -89,12 +112,16 @@ class Arena:
         """The bytes, read-only."""
         return np.frombuffer(self._sealed, np.uint8, nbytes, offset)
 
-    def free(self, offset: int) -> None:
-        """Count what was appended at `offset` as dead. Raises: InvariantViolation if it is not live."""
+    def free(self, offset: int) -> int:
+        """Count what was appended at `offset` as dead; returns its bytes.
+
+        Raises: InvariantViolation if it is not live.
+        """
         taken = self._live.pop(offset, None)
         if taken is None:
             raise InvariantViolation("free of what is not live", arena=self.name, offset=offset)
         self.live_bytes -= taken
+        return taken
 
     def holds_only(self, offset: int) -> bool:
         """Whether what was appended at `offset` is live, and nothing else."""
@@ -135,9 +162,10 @@ class ArenaAllocation:
 class SegmentAllocation:
     """A segment that is to become a batch; see contracts.py."""
 
-    __slots__ = ("_segment", "locator")
+    __slots__ = ("_allocator", "_segment", "locator")
 
-    def __init__(self, locator: Locator, nbytes: int, *, deferred: bool) -> None:
+    def __init__(self, allocator: SegmentAllocator, locator: Locator, nbytes: int, *, deferred: bool) -> None:
+        self._allocator = allocator
         self.locator = locator
         self._segment: segment.WritableSegment | None = segment.create(
             locator.name, nbytes, deferred=deferred
@@ -157,6 +185,7 @@ class SegmentAllocation:
     def seal(self) -> NDArray[np.uint8]:
         sealed = self._held.seal()
         self._segment = None
+        self._allocator._keep(self.locator, sealed.nbytes)
         return np.frombuffer(sealed.buf, np.uint8)
 
     def abandon(self) -> None:
@@ -177,7 +206,9 @@ class SegmentAllocator:
     One for all arrangements of a process, so that they share arenas.
     """
 
-    __slots__ = ("_arenas", "_current", "_sparse", "sparse_count", "token", "writer")
+    __slots__ = (
+        "_arenas", "_current", "_own", "_sparse", "live_bytes", "sparse_count", "token", "writer",
+    )  # fmt: skip
     checksums: ClassVar[bool] = True
 
     def __init__(self, token: str, writer: int) -> None:
@@ -191,13 +222,16 @@ class SegmentAllocator:
         self.writer = writer
         self._arenas: dict[int, Arena] = {}
         self._current: Arena | None = None
+        self._own: dict[int, int] = {}  # length of each sealed segment that is a batch, by seq
+        self.live_bytes = 0  # of these, and in arenas
         self._sparse: set[int] = set()
         self.sparse_count = 0  # arenas that have become sparse, ever: who sees it move looks at its batches
 
     def allocate(self, nbytes: int, *, deferred: bool = False) -> ArenaAllocation | SegmentAllocation:
         """As `Allocator.allocate`. Raises: ShmExhausted, RegistryFull; the call can be repeated."""
-        if nbytes > SMALL_BYTES:
-            return SegmentAllocation(next_locator(self.token, self.writer), nbytes, deferred=deferred)
+        if nbytes > small_bytes(self.live_bytes):
+            locator = next_locator(self.token, self.writer)
+            return SegmentAllocation(self, locator, nbytes, deferred=deferred)
         arena = self._current
         try:
             failpoints.hit("arena.append")
@@ -205,7 +239,10 @@ class SegmentAllocator:
                 arena = self._open()
         except OSError as error:
             raise segment.shm_error(error, asked_bytes=nbytes) from error
-        return ArenaAllocation(self, arena, nbytes)
+        before = arena.live_bytes
+        allocation = ArenaAllocation(self, arena, nbytes)
+        self.live_bytes += arena.live_bytes - before
+        return allocation
 
     def free(self, locator: Locator) -> None:
         """Give back the place of a batch that no page has named for a grace, or that none ever did.
@@ -215,8 +252,11 @@ class SegmentAllocator:
         failpoints.hit("batch.unlink")
         if locator.in_arena:
             self._give_back(locator)
-        else:
+        elif locator.seq in self._own:
             segment.unlink(locator.name)
+            self.live_bytes -= self._own.pop(locator.seq)
+        else:
+            raise InvariantViolation("free of what is not live", place=locator)
 
     def must_move(self, locator: Locator) -> bool:
         """Whether the batch there is to be copied elsewhere, and then freed as any other."""
@@ -236,23 +276,29 @@ class SegmentAllocator:
     def _open(self) -> Arena:
         self.trim()
         failpoints.hit("arena.create")
-        arena = Arena(self.token, self.writer)
+        arena = Arena(self.token, self.writer, arena_bytes(self.live_bytes))
         full, self._current = self._current, arena
         self._arenas[arena.seq] = arena
         if full is not None:
             self._note_sparse(full)
         return arena
 
+    def _keep(self, locator: Locator, nbytes: int) -> None:
+        """A segment of its own was sealed."""
+        self._own[locator.seq] = nbytes
+        self.live_bytes += nbytes
+
     def _give_back(self, locator: Locator) -> None:
         arena = self._arenas.get(locator.seq)
         if arena is None:
             raise InvariantViolation("free in an arena that is gone", place=locator)
         if arena is self._current:
-            arena.free(locator.offset)
+            self.live_bytes -= arena.free(locator.offset)
         elif arena.holds_only(locator.offset):
             self._drop(arena)
+            self.live_bytes -= arena.live_bytes
         else:
-            arena.free(locator.offset)
+            self.live_bytes -= arena.free(locator.offset)
             self._note_sparse(arena)
 
     def _drop(self, arena: Arena) -> None:
@@ -262,7 +308,7 @@ class SegmentAllocator:
         self._sparse.discard(arena.seq)
 
     def _note_sparse(self, arena: Arena) -> None:
-        if arena.live_bytes < SPARSE_BYTES and arena.seq not in self._sparse:
+        if arena.is_sparse and arena.seq not in self._sparse:
             self._sparse.add(arena.seq)
             self.sparse_count += 1
 

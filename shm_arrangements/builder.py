@@ -3,15 +3,20 @@
 Codes are sorted by radix, and only rows whose codes tie are compared; what is sorted already, of one time, or
 all diffs 1, is noticed on the way. Then every column is moved once, to its final place (assembler.py).
 
+Many updates are first spread into parts by the top bits of their codes, and if all columns are of fixed width
+they are moved there: a part fits a cache, so comparing and moving its rows does not miss it. Each part is
+settled by itself, and the parts in a row are the batch. `building` pauses between them.
+
 Memory beside the batch: 12 bytes a row for the order, 8 more while hashes are sorted, and 8 for diffs if
-anything is summed.
+anything is summed; of many updates of fixed width, the columns once more.
 
 Does not: decide when to build, or keep anything.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Generator, Iterator
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +32,18 @@ from shm_arrangements.kernels import arrange as kernels
 from shm_arrangements.kernels import sort
 from shm_arrangements.rows import Words
 from shm_arrangements.schema import ArrangementSchema, CodeKind
-from shm_arrangements.types import ColumnSpec, child_specs
+from shm_arrangements.types import VARIABLE, ColumnSpec, child_specs, is_nested
 from shm_arrangements.updates import Updates
 
+Rows = NDArray[np.uint32]
+T = TypeVar("T")
+Steps = Generator[None, None, T]  # yields between pieces of work
+
 _PIECE: Final = 1 << 14  # rows moved at once: their references stay in the second cache
+_PART_BITS: Final = 15
+_PART: Final = 1 << _PART_BITS  # rows settled at once, about: a few columns of them stay in the second cache
+_MOST_PARTS_BITS: Final = 9
+_RESERVED_BYTES: Final = 4 << 20  # of memory at once: 1 or 2 ms
 
 
 class HeapAllocation:
@@ -73,9 +86,9 @@ class _Source:
 
     __slots__ = ("codes", "columns", "diff_cells", "rows", "table", "time_cells")
 
-    def __init__(self, columns: tuple[Column, ...], updates: Updates, times: Words, diffs: Ints) -> None:
+    def __init__(self, columns: tuple[Column, ...], rows: int, times: Words, diffs: Ints) -> None:
         self.columns = columns
-        self.rows = len(updates)
+        self.rows = rows
         self.table = Table(columns)
         self.time_cells = times
         self.diff_cells = diffs
@@ -88,40 +101,116 @@ class _Source:
 class _Arranged:
     """The rows (k,) uint32 of a source in batch order, their codes, and their diffs if any were summed."""
 
-    __slots__ = ("codes", "diffs", "order")
+    __slots__ = ("codes", "diffs", "order", "source")
 
-    def __init__(self, source: _Source, schema: ArrangementSchema, *, zeros: bool) -> None:
-        """zeros: whether some diffs are 0."""
-        codes = (
-            schema.codes_of(source.columns[:1])
-            if schema.code is CodeKind.IDENTITY
-            else schema.codes_in(source.table, source.rows)
-        )
-        self.order, self.codes = sort.sort_codes(codes)
-        self.diffs: Ints | None = None
-        if zeros or kernels.has_ties(self.codes):
-            if self.codes is codes:
-                self.codes = codes.copy()  # perhaps not ours
-            self._settle_ties(source, schema)
-
-    def _settle_ties(self, source: _Source, schema: ArrangementSchema) -> None:
-        table, times, diffs = source.table.cells, source.time_cells, source.diff_cells
-        proved = schema.code is CodeKind.IDENTITY and not source.columns[0].has_validity
-        span = int(proved), len(source.columns)
-        state = np.zeros(2, np.int64)
-        scratch = sort.scratch(0)
-        while not kernels.order_ties(
-            table, *span, times, self.codes, self.order, *scratch, _open_levels(), state
-        ):
-            scratch = sort.scratch(int(state[kernels.ROOM]))
-        start = kernels.find_sum(table, *span, times, diffs, self.codes, self.order)
-        if start < source.rows:
-            self.diffs = np.empty(source.rows, np.int64)
-            kept = kernels.sum_ties(table, *span, times, diffs, start, self.codes, self.order, self.diffs)
-            self.order, self.codes, self.diffs = self.order[:kept], self.codes[:kept], self.diffs[:kept]
+    def __init__(self, source: _Source, order: Rows, codes: Words, diffs: Ints | None = None) -> None:
+        self.source, self.order, self.codes, self.diffs = source, order, codes, diffs
 
     def __len__(self) -> int:
         return len(self.order)
+
+
+def _arranged(source: _Source, schema: ArrangementSchema, *, zeros: bool) -> _Arranged:
+    """zeros: whether some diffs are 0."""
+    given = _codes_of(source, schema)
+    order, codes = sort.sort_codes(given)
+    if not zeros and not kernels.has_ties(codes):
+        return _Arranged(source, order, codes)
+    if codes is given:
+        codes = codes.copy()  # perhaps not ours
+    kept, diffs = _settle(source, schema, order, codes)
+    return _Arranged(source, order[:kept], codes[:kept], diffs)
+
+
+def _arranging(source: _Source, schema: ArrangementSchema, *, zeros: bool) -> Steps[_Arranged]:
+    """The same, part by part."""
+    n = source.rows
+    given = _codes_of(source, schema)
+    yield
+    order, codes = np.empty(n, np.uint32), np.empty(n, np.uint64)
+    bits = min((n >> _PART_BITS).bit_length(), _MOST_PARTS_BITS)
+    ends = np.empty((1 << bits) + 1, np.uint32)
+    if sort.spread_codes(given, bits, codes, order, ends) < 0:  # they ascend
+        order, codes = np.arange(n, dtype=np.uint32), given.copy()
+        bounds = list(_runs_of(codes))
+    else:
+        bounds = [int(end) for end in ends[: 1 << bits]]
+        yield
+        if not any(is_nested(column.type) or column.type in VARIABLE for column in source.columns):
+            source = yield from _moved(source, order.astype(np.int64))
+            order = np.arange(n, dtype=np.uint32)
+    parts: list[tuple[int, int, Ints | None]] = []  # where the rows of each are in the end, and their sums
+    at = lo = 0
+    for hi in bounds:
+        if lo < hi:
+            mine, keys, kept, sums = order[lo:hi], codes[lo:hi], hi - lo, None
+            sort.sort_part(keys, mine)
+            if zeros or kernels.has_ties(keys):
+                kept, sums = _settle(source, schema, mine, keys)
+            if at < lo:
+                order[at : at + kept], codes[at : at + kept] = mine[:kept], keys[:kept]
+            parts.append((at, at + kept, sums))
+            at, lo = at + kept, hi
+            yield
+    order, codes = order[:at], codes[:at]
+    if all(sums is None for _, _, sums in parts):
+        return _Arranged(source, order, codes)
+    diffs = np.empty(at, np.int64)
+    for start, end, sums in parts:
+        if sums is None:
+            cells = source.diff_cells
+            diffs[start:end] = cells if len(cells) == 1 else cells.take(order[start:end])
+        else:
+            diffs[start:end] = sums
+    return _Arranged(source, order, codes, diffs)
+
+
+def _codes_of(source: _Source, schema: ArrangementSchema) -> Words:
+    if schema.code is CodeKind.IDENTITY:
+        return schema.codes_of(source.columns[:1])
+    return schema.codes_in(source.table, source.rows)
+
+
+def _runs_of(codes: Words) -> Iterator[int]:
+    """Where parts of ascending codes end: equal ones are never apart."""
+    at, n = 0, len(codes)
+    while at < n:
+        last = codes[min(at + _PART, n) - 1]
+        at = int(np.searchsorted(codes, last, side="right"))
+        yield at
+
+
+def _moved(source: _Source, rows: Ints) -> Steps[_Source]:
+    """The source with its rows in this order."""
+    columns = []
+    for column in source.columns:
+        columns.append(column.take(rows))
+        yield
+    times, diffs = source.time_cells, source.diff_cells
+    times = times.take(rows) if len(times) > 1 else times
+    diffs = diffs.take(rows) if len(diffs) > 1 else diffs
+    yield
+    return _Source(tuple(columns), source.rows, times, diffs)
+
+
+def _settle(source: _Source, schema: ArrangementSchema, order: Rows, codes: Words) -> tuple[int, Ints | None]:
+    """Order the rows of equal codes, in place, and sum those that are the same.
+
+    Returns how many are left, and the diffs of these if any were summed.
+    """
+    table, times, diffs = source.table.cells, source.time_cells, source.diff_cells
+    proved = schema.code is CodeKind.IDENTITY and not source.columns[0].has_validity
+    span = int(proved), len(source.columns)
+    state = np.zeros(2, np.int64)
+    scratch = sort.scratch(0)
+    while not kernels.order_ties(table, *span, times, codes, order, *scratch, _open_levels(), state):
+        scratch = sort.scratch(int(state[kernels.ROOM]))
+    start = kernels.find_sum(table, *span, times, diffs, codes, order)
+    if start == len(order):
+        return start, None
+    sums = np.empty(len(order), np.int64)
+    kept: int = kernels.sum_ties(table, *span, times, diffs, start, codes, order, sums)
+    return kept, sums[:kept]
 
 
 def _open_levels() -> Ints:
@@ -137,9 +226,27 @@ def build_batch(
     outside the description or a column is not of its type; ValueError if a NULL is in a column that has none,
     or from 2**32 updates on; what the allocator raises.
     """
+    work = building(updates, schema, description, allocator)
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            batch: Batch = end.value
+            return batch
+
+
+def building(
+    updates: Updates, schema: ArrangementSchema, description: Description, allocator: Allocator
+) -> Steps[Batch]:
+    """`build_batch` in pieces of a few ms, or more where rows are long; given up, it leaves no memory.
+
+    Up to some 65,000 updates are two pieces; of many that share a code, or nearly, one may be long.
+    """
     n = len(updates)
     if n == 0:
         return Batch.empty(schema, description)
+    if n >= 1 << 32:
+        raise ValueError(f"{n} rows cannot be sorted at once: the order is of 32 bits")
     columns = tuple([updates.columns[i] for i in schema.stored_order])
     bounds = np.empty(2, np.uint64)
     diffs = kernels.span(updates.times, updates.diffs, bounds)
@@ -147,25 +254,25 @@ def build_batch(
     _check_times(first, last, description)
     source = _Source(
         columns,
-        updates,
+        n,
         updates.times[:1] if first == last else updates.times,
         updates.diffs[:1] if diffs & kernels.ONE else updates.diffs,
     )
     _check_columns(source, schema)
-    arranged = _Arranged(source, schema, zeros=bool(diffs & kernels.ZERO))
+    zeros = bool(diffs & kernels.ZERO)
+    if n <= 2 * _PART:
+        arranged = _arranged(source, schema, zeros=zeros)
+    else:
+        arranged = yield from _arranging(source, schema, zeros=zeros)
     if len(arranged) == 0:
         return Batch.empty(schema, description)
-    return _store(source, arranged, schema, description, allocator)
+    return (yield from _storing(arranged, schema, description, allocator))
 
 
-def _store(
-    source: _Source,
-    arranged: _Arranged,
-    schema: ArrangementSchema,
-    description: Description,
-    allocator: Allocator,
-) -> Batch:
-    order, codes, rows = arranged.order, arranged.codes, len(arranged)
+def _storing(
+    arranged: _Arranged, schema: ArrangementSchema, description: Description, allocator: Allocator
+) -> Steps[Batch]:
+    source, order, codes, rows = arranged.source, arranged.order, arranged.codes, len(arranged)
     plan = Plan(schema, (source,))
     for lo in range(0, rows, _PIECE):
         if not plan.needs_rows:
@@ -173,6 +280,8 @@ def _store(
         hi = min(lo + _PIECE, rows)
         # Where all rows are there, what they need does not depend on their order.
         plan.add(np.arange(lo, hi) if rows == source.rows else order[lo:hi].astype(np.int64))
+        if hi % _PART == 0:
+            yield
     times, diffs = source.time_cells, source.diff_cells
     time = int(times[0]) if len(times) == 1 else None
     if time is None and rows < source.rows and kernels.is_one_word(times, order):
@@ -182,8 +291,12 @@ def _store(
     else:
         diff = int(diffs[0]) if len(diffs) == 1 else None
     plan.settle(rows, time, diff)
-    assembler = Assembler(plan, allocator)
+    is_large = plan.nbytes > _RESERVED_BYTES
+    assembler = Assembler(plan, allocator, deferred=is_large)
     try:
+        while is_large and assembler.reserved < assembler.nbytes:
+            assembler.reserve(assembler.reserved + _RESERVED_BYTES)
+            yield
         for lo in range(0, rows, _PIECE):
             hi = min(lo + _PIECE, rows)
             refs = order[lo:hi].astype(np.int64)
@@ -194,12 +307,16 @@ def _store(
             else:
                 parts = arranged.diffs[lo:hi]
             assembler.fill(refs, parts, codes=codes[lo:hi])
+            if hi % _PART == 0:
+                yield
         assembler.write_header(description)
+        whole = (
+            assembler.checksum(layouts.CHECKSUM_FROM, assembler.nbytes, 0) if allocator.checksums else None
+        )
+        return assembler.seal(whole)
     except BaseException:
         assembler.abandon()
         raise
-    whole = assembler.checksum(layouts.CHECKSUM_FROM, assembler.nbytes, 0) if allocator.checksums else None
-    return assembler.seal(whole)
 
 
 def _check_columns(source: _Source, schema: ArrangementSchema) -> None:

@@ -14,9 +14,9 @@ A merge of little is done at once. Every insertion pays to a larger one as its o
 `_PACE`-fold: so the merge is over before as many updates as a part in `_PACE` of it have followed, and before
 these can be due to be merged with its result. Hence merges never pile up, and inserting costs a constant
 times the logarithm an update, amortized. No call does more than its fuel, and an insertion pays at most
-`_INSERT_FUEL_LIMIT` in all, smallest merges first: what is put off is the largest, for which the chain grows
-by few batches. A chain longer than `_LONG` raises the limit in proportion; only one of `MAX_BATCHES` is
-shortened whatever it costs.
+`_INSERT_FUEL_LIMIT` in all, or `_MOST_FUEL` an update, smallest merges first: what is put off is the largest,
+for which the chain grows by few batches. A chain longer than `_LONG` raises the limit in proportion; only one
+of `MAX_BATCHES` is shortened whatever it costs.
 
 Merging rounds times up to `since` and drops what cancels. A batch that nothing follows is rewritten by
 itself, when exerted, once `since` has passed so many of its times that it is worth it. An empty batch only
@@ -47,11 +47,12 @@ _SMALL_FUEL: Final = 16384  # a merge that costs no more is done at once
 _EAGER: Final = 0.5  # of equal batches, four are merged
 _IDLE_EAGER: Final = 8.0  # exerted without input, merging goes on until the chain is this steep
 _WHATEVER: Final = float("inf")
-_RETRACTED: Final = 14  # what a retraction weighs, beside the one of an insertion
+_RETRACTED: Final = 16  # what a retraction weighs, beside the one of an insertion
 _PACE: Final = 8
 _LEAST_FUEL: Final = 1024  # for less, calling costs more than working
 _LONG: Final = 16
 _INSERT_FUEL_LIMIT: Final = 160_000  # under two milliseconds
+_MOST_FUEL: Final = 16
 _WORTH: Final = 0.2  # of a batch's bytes that rewriting it must save
 _LOOK_FUEL: Final = 2048  # what it costs to estimate that
 
@@ -354,7 +355,7 @@ class Spine:
 
     def _pay(self, updates: int) -> None:
         """Give every merge in progress its share of an insertion, and those that begin thereby."""
-        budget = _INSERT_FUEL_LIMIT * max(len(self.batches()), _LONG) // _LONG
+        budget = max(_INSERT_FUEL_LIMIT, _MOST_FUEL * updates) * max(len(self.batches()), _LONG) // _LONG
         paid: list[_Link] = []
         while budget > 0:
             unpaid = [link for link in self._merges() if link not in paid]

@@ -284,3 +284,10 @@ def sort_codes(codes: NDArray[np.uint64]) -> tuple[NDArray[np.uint32], NDArray[n
             scratch.ends, bits, keys, order, spare_keys, spare_order, scratch.tallies, scratch.frames
         )
     return order, keys
+
+
+def sort_part(keys: NDArray[np.uint64], order: NDArray[np.uint32]) -> None:
+    """Sort a bucket of `spread_codes`, keys (n,) and order (n,), in place; n > 0."""
+    spare_keys, spare_order = _SCRATCH.rows(len(keys))
+    ends = np.array([len(keys)], np.uint32)
+    sort_buckets(ends, 0, keys, order, spare_keys, spare_order, _SCRATCH.tallies, _SCRATCH.frames)

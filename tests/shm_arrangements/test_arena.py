@@ -17,17 +17,21 @@ from hypothesis import strategies as st
 
 from shm_arrangements import failpoints, segment
 from shm_arrangements.arena import (
-    ARENA_BYTES,
     HEADER_BYTES,
-    SMALL_BYTES,
+    LEAST_ARENA_BYTES,
+    MOST_ARENA_BYTES,
     SegmentAllocator,
+    arena_bytes,
     map_segment,
+    small_bytes,
 )
 from shm_arrangements.errors import FormatMismatch, InvariantViolation, ShmExhausted
 from shm_arrangements.instance import Instance, names_of, sweep
 from shm_arrangements.names import Locator
 
 SHM = Path("/dev/shm")
+SMALL_BYTES = small_bytes(0)  # of a writer of little, as most are here
+FULL = LEAST_ARENA_BYTES // SMALL_BYTES - 1  # so many of these fill an arena but for its header
 
 
 @pytest.fixture
@@ -80,8 +84,8 @@ def test_bug08_any_length_begins_aligned_and_ends_where_it_was_asked_to(held: In
 
 def test_the_space_of_an_arena_is_reserved_at_creation(held: Instance) -> None:
     name = _write(SegmentAllocator(held.token, 0), 10, 1).name
-    assert os.stat(SHM / name).st_size == ARENA_BYTES
-    assert os.stat(SHM / name).st_blocks * 512 >= ARENA_BYTES
+    assert os.stat(SHM / name).st_size == LEAST_ARENA_BYTES
+    assert os.stat(SHM / name).st_blocks * 512 >= LEAST_ARENA_BYTES
 
 
 def test_what_is_sealed_and_what_is_mapped_cannot_be_written(held: Instance) -> None:
@@ -97,15 +101,15 @@ def test_what_is_sealed_and_what_is_mapped_cannot_be_written(held: Instance) -> 
 
 def test_a_reader_maps_an_arena_once_and_sees_what_is_appended_later(held: Instance) -> None:
     allocator = SegmentAllocator(held.token, 0)
-    first = _write(allocator, 5000, 1)
+    first = _write(allocator, 500, 1)
     fds, maps = len(os.listdir("/proc/self/fd")), _mappings(first.name)
     mapped = map_segment(first)
-    views = [np.frombuffer(mapped, np.uint8, 5000, first.offset)]
+    views = [np.frombuffer(mapped, np.uint8, 500, first.offset)]
     for value in range(2, 100):
-        later = _write(allocator, 5000, value)
+        later = _write(allocator, 500, value)
         again = map_segment(later)
         assert again.obj is mapped.obj
-        views.append(np.frombuffer(mapped, np.uint8, 5000, later.offset))
+        views.append(np.frombuffer(mapped, np.uint8, 500, later.offset))
     assert [int(view[-1]) for view in views] == list(range(1, 100))
     assert _mappings(first.name) == maps + 1
     assert len(os.listdir("/proc/self/fd")) <= fds + 1, "before Python 3.13 a mapping keeps one"
@@ -127,7 +131,7 @@ def _mappings(name: str) -> int:
 
 def test_what_is_no_arena_and_where_no_batch_begins_is_refused(held: Instance) -> None:
     place = _write(SegmentAllocator(held.token, 0), 100, 1)
-    for offset in (HEADER_BYTES + 8, ARENA_BYTES, ARENA_BYTES + 64):
+    for offset in (HEADER_BYTES + 8, LEAST_ARENA_BYTES, LEAST_ARENA_BYTES + 64):
         with pytest.raises(FormatMismatch):
             map_segment(place._replace(offset=offset))
     strange = place._replace(seq=place.seq + 1_000_000)
@@ -141,15 +145,15 @@ def test_a_sealed_arena_goes_with_the_last_of_its_batches_and_the_one_in_use_whe
     held: Instance,
 ) -> None:
     allocator = SegmentAllocator(held.token, 0)
-    places = [_write(allocator, SMALL_BYTES, 1) for _ in range(16)]
-    full, rest = places[:15], places[15:]
+    places = [_write(allocator, SMALL_BYTES, 1) for _ in range(FULL + 1)]
+    full, rest = places[:FULL], places[FULL:]
     assert [name.rsplit(".", 1)[1] for name in _arena_names(held)] == [str(full[0].seq), str(rest[0].seq)]
     view = map_segment(full[0])
     for place in full:
         assert (SHM / place.name).exists()
         allocator.free(place)
     assert not (SHM / full[0].name).exists()
-    assert bytes(view[full[7].offset :][:2]) == b"\1\1", "memory outlives its name"
+    assert bytes(view[full[3].offset :][:2]) == b"\1\1", "memory outlives its name"
     with pytest.raises(InvariantViolation):
         allocator.free(full[0])
     allocator.trim()
@@ -164,14 +168,34 @@ def test_a_sealed_arena_goes_with_the_last_of_its_batches_and_the_one_in_use_whe
     assert _write(allocator, 10, 1).seq != rest[0].seq
 
 
+def test_arenas_are_as_long_as_what_their_writer_has_is_much(held: Instance) -> None:
+    sizes = [arena_bytes(live) for live in (0, 2 << 20, (4 << 20) - 1, 4 << 20, 16 << 20, 1 << 40)]
+    assert sizes == [64 << 10, 64 << 10, 64 << 10, 128 << 10, 512 << 10, 512 << 10]
+    allocator = SegmentAllocator(held.token, 0)
+    assert not _write(allocator, 2 * SMALL_BYTES, 1).in_arena
+    much = [_write(allocator, 1 << 20, 1) for _ in range(4)]
+    assert allocator.live_bytes == (4 << 20) + 2 * SMALL_BYTES
+    assert _write(allocator, 2 * SMALL_BYTES, 1).in_arena
+    assert allocator.arenas[-1].nbytes == 2 * LEAST_ARENA_BYTES
+    for place in much:
+        allocator.free(place)
+        with pytest.raises(InvariantViolation):
+            allocator.free(place)
+    assert not _write(allocator, 2 * SMALL_BYTES, 1).in_arena
+    merge = allocator.allocate(32 << 20, deferred=True)
+    assert allocator.live_bytes == 6 * SMALL_BYTES, "what is being written counts when it is sealed"
+    merge.abandon()
+
+
 def test_an_abandoned_piece_is_dead_bytes_and_never_used_again(held: Instance) -> None:
     allocator = SegmentAllocator(held.token, 0)
     given_up = allocator.allocate(1000)
+    assert allocator.live_bytes == 1024
     given_up.buffer[:] = 7
     given_up.abandon()
     given_up.abandon()
     (arena,) = allocator.arenas
-    assert (arena.live_bytes, arena.survivors()) == (0, ())
+    assert (allocator.live_bytes, arena.live_bytes, arena.survivors()) == (0, 0, ())
     kept = _write(allocator, 1000, 8)
     assert kept.offset == given_up.locator.offset + 1024
     assert arena.survivors() == (kept,)
@@ -188,18 +212,18 @@ def test_an_abandoned_piece_is_dead_bytes_and_never_used_again(held: Instance) -
 
 def test_an_arena_below_a_quarter_live_names_its_survivors(held: Instance) -> None:
     allocator = SegmentAllocator(held.token, 0)
-    places = [_write(allocator, SMALL_BYTES, 1) for _ in range(16)]
+    places = [_write(allocator, SMALL_BYTES, 1) for _ in range(FULL + 1)]
     arena = allocator.arenas[0]
-    for n, place in enumerate(places[:12], 1):
+    for n, place in enumerate(places[: FULL - 1], 1):
         assert not any(map(allocator.must_move, places))
         assert allocator.sparse_count == 0
         allocator.free(place)
-        assert arena.live_bytes == (15 - n) * SMALL_BYTES
-    assert arena.survivors() == tuple(places[12:15])
-    assert [allocator.must_move(place) for place in places] == [True] * 15 + [False]
+        assert arena.live_bytes == (FULL - n) * SMALL_BYTES
+        assert allocator.live_bytes == arena.live_bytes + SMALL_BYTES
+    assert arena.survivors() == (places[FULL - 1],)
+    assert [allocator.must_move(place) for place in places] == [True] * FULL + [False]
     assert allocator.sparse_count == 1
-    for place in places[12:15]:
-        allocator.free(place)
+    allocator.free(places[FULL - 1])
     assert (allocator.sparse_count, len(allocator.arenas)) == (1, 1)
 
 
@@ -210,7 +234,7 @@ def test_bug09_a_machine_without_room_is_a_typed_error_and_the_call_can_be_repea
         failpoints.arm(failpoint, "error", times=1)
         with pytest.raises(ShmExhausted) as caught:
             allocator.allocate(100)
-        assert caught.value.facts["asked_bytes"] in (100, ARENA_BYTES)
+        assert caught.value.facts["asked_bytes"] in (100, LEAST_ARENA_BYTES)
         assert names_of(held.token) == names
     first = _write(allocator, 100, 1)
     failpoints.arm("arena.append", "error", times=1)
@@ -229,16 +253,16 @@ def test_bug09_a_machine_without_room_is_a_typed_error_and_the_call_can_be_repea
 
 def test_a_name_that_cannot_be_removed_is_removed_by_the_next_attempt(held: Instance) -> None:
     allocator = SegmentAllocator(held.token, 0)
-    places = [_write(allocator, SMALL_BYTES, 1) for _ in range(16)]
-    for place in places[:14]:
+    places = [_write(allocator, SMALL_BYTES, 1) for _ in range(FULL + 1)]
+    for place in places[: FULL - 1]:
         allocator.free(place)
     for failpoint in ("arena.unlink", "batch.unlink"):
         failpoints.arm(failpoint, "error", times=1)
         with pytest.raises(OSError, match=failpoint):
-            allocator.free(places[14])
-        assert allocator.arenas[0].survivors() == (places[14],)
-    allocator.free(places[14])
-    assert _arena_names(held) == [places[15].name]
+            allocator.free(places[FULL - 1])
+        assert allocator.arenas[0].survivors() == (places[FULL - 1],)
+    allocator.free(places[FULL - 1])
+    assert _arena_names(held) == [places[FULL].name]
 
 
 class Model:
@@ -298,13 +322,19 @@ class Model:
         assert sorted(place for arena in arenas for place in arena.survivors()) == sorted(small)
         assert _arena_names(self.held) == sorted(arena.name for arena in arenas)
 
+        padded = sum((nbytes + 63) & -64 for place, (nbytes, _) in self.live.items() if place.in_arena)
+        own = sum(nbytes for place, (nbytes, _) in self.live.items() if not place.in_arena)
+        if not self.superseded:
+            assert self.allocator.live_bytes == padded + own
+
     def check_bound(self) -> None:
-        live_bytes = sum(nbytes for nbytes, _ in self.live.values() if nbytes <= SMALL_BYTES)
-        padded = live_bytes + 64 * len(self.live)
-        assert len(self.allocator.arenas) * ARENA_BYTES <= 4 * padded + 2 * ARENA_BYTES
+        live_bytes = sum(nbytes + 64 for place, (nbytes, _) in self.live.items() if place.in_arena)
+        *sealed, current = [0, *(arena.nbytes for arena in self.allocator.arenas)]
+        assert sum(sealed) <= 4 * live_bytes
+        assert current <= MOST_ARENA_BYTES
 
 
-lengths = st.one_of(st.integers(1, 3000), st.integers(1, SMALL_BYTES), st.just(SMALL_BYTES))
+lengths = st.one_of(st.integers(1, 3000), st.integers(1, SMALL_BYTES), st.just(SMALL_BYTES), st.just(1 << 20))
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("insert"), lengths),
@@ -361,7 +391,7 @@ def test_a_writer_that_dies_anywhere_leaves_nothing_that_the_sweep_does_not_remo
     code = """
         import sys
         from shm_arrangements import failpoints
-        from shm_arrangements.arena import SMALL_BYTES, SegmentAllocator
+        from shm_arrangements.arena import SegmentAllocator, small_bytes
         from shm_arrangements.instance import Instance
         held = Instance.create()
         print(held.token, flush=True)
@@ -369,7 +399,7 @@ def test_a_writer_that_dies_anywhere_leaves_nothing_that_the_sweep_does_not_remo
         failpoints.arm(sys.argv[1], "exit")
         places = []
         for _ in range(20):
-            allocation = allocator.allocate(SMALL_BYTES)
+            allocation = allocator.allocate(small_bytes(0))
             allocation.seal()
             places.append(allocation.locator)
         for place in places:
@@ -386,10 +416,10 @@ def test_a_writer_that_dies_anywhere_leaves_nothing_that_the_sweep_does_not_remo
     assert names_of(token) == ()
 
 
-FULL = """
+NO_ROOM = """
     import os
     from shm_arrangements import segment
-    from shm_arrangements.arena import ARENA_BYTES, SMALL_BYTES, SegmentAllocator
+    from shm_arrangements.arena import LEAST_ARENA_BYTES, SegmentAllocator, small_bytes
     from shm_arrangements.errors import ShmExhausted
     from shm_arrangements.instance import Instance, names_of
 
@@ -408,21 +438,21 @@ FULL = """
     places = []
 
     def insert():
-        allocation = allocator.allocate(SMALL_BYTES)
+        allocation = allocator.allocate(small_bytes(0))
         allocation.buffer[:] = 1  # a bus error, if it were not reserved
         allocation.seal()
         places.append(allocation.locator)
 
     while not fails(insert):
         pass
-    assert len(allocator.arenas) == room_bytes // ARENA_BYTES
-    assert fails(insert) and fails(lambda: allocator.allocate(2 * ARENA_BYTES))
-    for place in places[:15]:
+    assert len(allocator.arenas) == room_bytes // LEAST_ARENA_BYTES
+    assert fails(insert) and fails(lambda: allocator.allocate(2 * LEAST_ARENA_BYTES))
+    for place in places[:7]:
         allocator.free(place)
     insert()
-    assert places[-1].seq != places[15].seq
+    assert places[-1].seq != places[7].seq
 
-    for place in places[15:]:
+    for place in places[7:]:
         allocator.free(place)
     allocator.trim()
     assert allocator.arenas == ()
@@ -433,7 +463,7 @@ FULL = """
     assert fails(lambda: merge.reserve(room_bytes))
     merge.abandon()
     assert not os.path.exists("/dev/shm/" + merge.locator.name)
-    merge = allocator.allocate(room_bytes - ARENA_BYTES, deferred=True)
+    merge = allocator.allocate(room_bytes - LEAST_ARENA_BYTES, deferred=True)
     merge.reserve(room_bytes)
     merge.buffer[:] = 1
     merge.seal()
@@ -445,11 +475,11 @@ FULL = """
 
 @pytest.mark.slow
 def test_bug09_a_shared_memory_that_is_full_in_earnest_fails_typed_and_serves_again() -> None:
-    """In a mount namespace of its own, with 10 MiB and a page of /dev/shm."""
-    mount = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=10244k tmpfs /dev/shm && exec "$@"', "sh"]
+    """In a mount namespace of its own, with 1 MiB and a page of /dev/shm."""
+    mount = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=1028k tmpfs /dev/shm && exec "$@"', "sh"]
     if subprocess.run([*mount, "true"], capture_output=True, timeout=30, check=False).returncode:
         pytest.skip("no mount namespace to be had")
-    code = f"room_bytes = {10 * ARENA_BYTES}\n" + textwrap.dedent(FULL)
+    code = f"room_bytes = {16 * LEAST_ARENA_BYTES}\n" + textwrap.dedent(NO_ROOM)
     done = subprocess.run(
         [*mount, sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -10,12 +11,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shm_arrangements import builder
+from shm_arrangements import instance as instances
+from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.batch import Batch
 from shm_arrangements.builder import HeapAllocator, build_batch
 from shm_arrangements.columns import Column, Encoding
 from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
+from shm_arrangements.instance import Instance
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.testing import strategies
 from shm_arrangements.testing.model import Model, normal_row
@@ -100,6 +105,76 @@ def test_what_comes_sorted_or_backwards_or_in_no_order_gives_the_same_bytes(key:
         again.validate_state()
         assert again.nbytes == first.nbytes
         assert updates_of(again) == updates_of(first)
+
+
+def _many(n: int, codes: str, rng: np.random.Generator) -> Updates:
+    keys = {
+        "few": rng.integers(0, 50, n), "many": rng.integers(0, n, n), "one": np.full(n, 7),
+        "ascending": np.sort(rng.integers(0, n // 4, n)),
+        "outlier": np.where(np.arange(n) == n // 2, (1 << 62), rng.integers(0, n // 4, n)),
+    }[codes]  # fmt: skip
+    values = rng.integers(0, 3, n)
+    return Updates(
+        (Column(I64, keys), Column(I64, values)),
+        rng.integers(0, 2, n).astype(np.uint64),
+        rng.choice(np.array([-1, 0, 1, 1], np.int64), n),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [False, True])
+@pytest.mark.parametrize("one_time", [False, True])
+@pytest.mark.parametrize("codes", ["few", "many", "one", "ascending", "outlier"])
+def test_many_updates_are_settled_in_parts_and_give_what_a_sort_gives(
+    codes: str, one_time: bool, text: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder, "_PART_BITS", 7)
+    monkeypatch.setattr(builder, "_PART", 1 << 7)
+    updates = _many(3000, codes, np.random.default_rng(3))
+    if one_time:
+        updates = Updates(updates.columns, np.zeros(3000, np.uint64), np.ones(3000, np.int64))
+    types = [I64, I64]
+    if text:
+        types[1] = TEXT
+        shown = Column.from_pylist(TEXT, [str(v) for v in updates.columns[1].to_pylist()])
+        updates = Updates((updates.columns[0], shown), updates.times, updates.diffs)
+    model: dict[Any, int] = {}
+    for row, time, diff in updates.to_rows():
+        model[row, time] = model.get((row, time), 0) + diff
+    for key in ((0,), (0, 1), ()):
+        batch = build_batch(updates, schema_of(*types, key=key), WHOLE, HeapAllocator())
+        batch.validate_state()
+        rows = zip(
+            zip(*(c.to_pylist() for c in batch.row_columns()), strict=True),
+            batch.times.tolist(), batch.diffs.tolist(), strict=True,
+        )  # fmt: skip
+        assert {(row, time): diff for row, time, diff in rows} == {k: d for k, d in model.items() if d}
+
+
+@pytest.mark.parametrize("rows", [2500, 4000])
+def test_building_given_up_at_any_piece_gives_its_memory_back(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder, "_PART_BITS", 9)
+    monkeypatch.setattr(builder, "_PART", 1 << 9)
+    monkeypatch.setattr(builder, "_PIECE", 1 << 8)
+    monkeypatch.setattr(builder, "_RESERVED_BYTES", 1 << 12)
+    updates = _many(rows, "many", np.random.default_rng(4))
+    schema, given_up = schema_of(I64, I64), 0
+    for stop in range(1000):
+        with Instance.create() as held:
+            allocator = SegmentAllocator(held.token, 0)
+            allocator.allocate(1).abandon()  # makes the arena in use
+            names = instances.names_of(held.token)
+            work = builder.building(updates, schema, WHOLE, allocator)
+            steps = sum(1 for _ in itertools.islice(work, stop))
+            work.close()
+            if steps < stop:
+                break
+            given_up += 1
+            assert instances.names_of(held.token) == names
+            assert not any(arena.survivors() for arena in allocator.arenas)
+    assert given_up > 10
 
 
 def test_what_is_given_is_only_read() -> None:

@@ -74,6 +74,8 @@ SERVER = """
     def write(point, at):
         held = Instance.create()
         allocator, other = SegmentAllocator(held.token, 0), SegmentAllocator(held.token, 1)
+        ballast = allocator.allocate(16 << 20)  # so that arenas are long and ticks are small
+        ballast.seal()
         quiet = IndexWriter(allocator, 2, 1, SCHEMA, 0)
         quiet.insert(Updates.from_rows((I64, I64), [((7, 70), 0, 1)]), NO_ERRS, Frontier.at(1))
         index = IndexWriter(allocator, 1, 1, SCHEMA, 0, name="ticks")
@@ -113,6 +115,7 @@ SERVER = """
                     pass
         index.close()
         quiet.close()
+        allocator.free(ballast.locator)
         held.release()
         os._exit(min(seen, 255))
 

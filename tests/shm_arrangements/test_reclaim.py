@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shm_arrangements import failpoints, segment
-from shm_arrangements.arena import SegmentAllocator, next_locator
+from shm_arrangements import failpoints
+from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.instance import Instance
 from shm_arrangements.names import Locator, PageName
@@ -81,11 +81,16 @@ def test_a_plan_keeps_both_conditions_and_forgets_nothing(
         assert min(one.at_s + grace_s for one in plan.keep) == plan.due_s
 
 
-def _made(held: Instance, n: int) -> list[Locator]:
-    places = [next_locator(held.token, 0) for _ in range(n)]
-    for place in places:
-        segment.create(place.name, 10).close()
-    return places
+def _made(held: Instance, n: int) -> tuple[Reclaimer, list[Locator]]:
+    """n places that may be superseded, each a segment of its own."""
+    allocator = SegmentAllocator(held.token, 0)
+    places = []
+    for _ in range(n):
+        allocation = allocator.allocate(1 << 16)
+        allocation.seal()
+        assert not allocation.locator.in_arena
+        places.append(allocation.locator)
+    return Reclaimer(allocator), places
 
 
 def _small(places: list[Locator]) -> list[tuple[Locator, int]]:
@@ -100,7 +105,7 @@ def test_an_idle_writer_turns_the_page_again_until_the_names_may_go(held: Instan
     page = PublicationPage.create(PageName(held.token, 7, 1, "oks"), SCHEMA, as_of=0, writer=0)
     read = PageReader(page.header.page)
     before = read.read()
-    reclaimer, places = Reclaimer(SegmentAllocator(held.token, 0)), _made(held, 3)
+    reclaimer, places = _made(held, 3)
     assert reclaimer.run(page, 0.0) is None
     reclaimer.supersede(_small(places), page.state.generation)
     assert reclaimer.run(page, 10.0) == 10.0 + GRACE_S
@@ -118,7 +123,7 @@ def test_an_idle_writer_turns_the_page_again_until_the_names_may_go(held: Instan
 
 def test_much_that_waits_is_not_kept_for_the_seconds_sake(held: Instance) -> None:
     page = PublicationPage.create(PageName(held.token, 7, 1, "oks"), SCHEMA, as_of=0, writer=0)
-    reclaimer, places = Reclaimer(SegmentAllocator(held.token, 0)), _made(held, 3)
+    reclaimer, places = _made(held, 3)
     reclaimer.supersede([(place, LEAST_KEPT_BYTES // 2) for place in places], page.state.generation)
     assert reclaimer.run(page, 0.0) == GRACE_S
     assert [_standing([place]) for place in places] == [0, 1, 1]
@@ -129,7 +134,7 @@ def test_much_that_waits_is_not_kept_for_the_seconds_sake(held: Instance) -> Non
 
 def test_much_that_is_due_is_freed_over_several_calls(held: Instance) -> None:
     page = PublicationPage.create(PageName(held.token, 7, 1, "oks"), SCHEMA, as_of=0, writer=0)
-    reclaimer, places = Reclaimer(SegmentAllocator(held.token, 0)), _made(held, 9)
+    reclaimer, places = _made(held, 9)
     reclaimer.supersede([(place, FREED_BYTES) for place in places], page.state.generation)
     left = []
     while len(reclaimer):
@@ -142,7 +147,7 @@ def test_much_that_is_due_is_freed_over_several_calls(held: Instance) -> None:
 
 def test_a_busy_writer_needs_no_extra_turns(held: Instance) -> None:
     page = PublicationPage.create(PageName(held.token, 7, 1, "oks"), SCHEMA, as_of=0, writer=0)
-    reclaimer, places = Reclaimer(SegmentAllocator(held.token, 0)), _made(held, 1)
+    reclaimer, places = _made(held, 1)
     reclaimer.supersede(_small(places), page.state.generation)
     reclaimer.run(page, 0.0)
     for _ in range(GRACE_GENERATIONS):
@@ -155,7 +160,7 @@ def test_a_busy_writer_needs_no_extra_turns(held: Instance) -> None:
 
 def test_a_failed_unlink_is_tried_again(held: Instance) -> None:
     page = PublicationPage.create(PageName(held.token, 7, 1, "oks"), SCHEMA, as_of=0, writer=0)
-    reclaimer, places = Reclaimer(SegmentAllocator(held.token, 0)), _made(held, 2)
+    reclaimer, places = _made(held, 2)
     reclaimer.supersede(_small(places), page.state.generation)
     reclaimer.run(page, 0.0)
     failpoints.arm("batch.unlink", "error", times=1)
@@ -169,7 +174,7 @@ def test_a_failed_unlink_is_tried_again(held: Instance) -> None:
 
 def test_finish_removes_what_waits_at_once(held: Instance) -> None:
     page = PublicationPage.create(PageName(held.token, 7, 1, "oks"), SCHEMA, as_of=0, writer=0)
-    reclaimer, places = Reclaimer(SegmentAllocator(held.token, 0)), _made(held, 4)
+    reclaimer, places = _made(held, 4)
     reclaimer.supersede(_small(places[:2]), page.state.generation)
     reclaimer.run(page, 0.0)
     reclaimer.supersede(_small(places[2:]), page.state.generation)
