@@ -18,13 +18,15 @@ from clusterd.operators.growable import Growable
 from clusterd.operators.kernels import steps as kernels
 from clusterd.operators.kernels import treap
 from clusterd.operators.ordered import BUDGET_NODES, NOTHING, Edges, Ints, Tell, fault_arrays
-from clusterd.operators.row_table import Partials, RowTable, Steps
+from clusterd.operators.row_table import Partials, RowTable
+from clusterd.operators.time_steps import Steps, Work, pieces
 from shm_arrangements.rows import RowImage, RowSpec
 
 __all__ = ["BestRows"]
 
 _SPARSE = 8  # times as many slots as rows: then the rows move to a table of their own size
 _LEAST_SPARSE = 4096
+_PIECE_REBUILT = 65_536  # rows of a piece: some 10 ms
 
 
 class BestRows:
@@ -58,14 +60,13 @@ class BestRows:
         slots = self.table.assign(image, groups)
         self.partials.add(slots, times, diffs, self.table.capacity, owners)
 
-    def open(self, steps: Steps, groups: int) -> Iterator[None]:
+    def open(self, steps: Steps, groups: int) -> Work[None]:
         """Begin to apply the round's updates, step by step. groups: slots of the groups' table."""
         self._kept.grow(groups)
         self._held.grow(groups)
-        self._order, self._starts = steps.split(self.partials)
+        self._order, self._starts = yield from steps.split(self.partials)
         self._steps = steps
         self._state[:] = 0
-        yield from ()
 
     def extremes(self, end: int, tell: Tell) -> Iterator[Edges | None]:
         """As OrderedRows.extremes."""
@@ -88,28 +89,40 @@ class BestRows:
             yield None
         yield out
 
-    def retire(self, holders: NDArray[np.int32]) -> None:
+    def retire(self, holders: NDArray[np.int32]) -> Work[None]:
         """End of the round: keep `holders` (by group) right and free the rows that no group keeps."""
         assert self._steps is not None
         groups, rows = self._steps.groups, self.partials.slots[: len(self.partials)].copy()
         self._marks.grow(self.table.capacity)
         self._no_sums.grow(self.table.capacity)
-        free = np.empty(len(rows) + 2 * len(groups), np.int64)
-        count = kernels.retire_best(rows, groups, self._kept.a, self._held.a, holders, self._marks.a, free)
-        self.partials.retire(self._no_sums.a, self._marks.a)
-        self.table.free(free[:count])
+        free, count = np.empty(len(rows) + 2 * len(groups), np.int64), 0
+        for phase, seen in enumerate((groups, groups, rows, None, groups)):
+            for lo, hi in pieces(count if seen is None else len(seen)):
+                if lo:
+                    yield
+                count = kernels.retire_best(
+                    phase, lo, hi, count, rows, groups, self._kept.a, self._held.a, holders, self._marks.a,
+                    free,
+                )  # fmt: skip
+        yield from self.partials.retire(self._no_sums.a, self._marks.a)
+        yield from self.table.freeing(free[:count])
         if self.table.capacity > _LEAST_SPARSE and self.table.capacity > _SPARSE * len(self.table):
-            self._rebuild()
+            yield from self._rebuild()
         self.visited += int(self._state[treap.VISITED])
         self._steps, self._order, self._starts = None, NOTHING, NOTHING
 
-    def _rebuild(self) -> None:
+    def _rebuild(self) -> Work[None]:
         """Keep the same rows in as little memory as they need: a round may have seen many more."""
         old, kept = self.table, self._kept.a
         rows = np.unique(kept[kept >= 0]).astype(np.int64)
         self.table = RowTable(old.spec, grouped=True)
         moved = np.full(old.capacity + 1, -1, np.int32)
-        moved[rows] = self.table.assign(old.image(rows), old.groups(rows))
+        for lo, hi in pieces(len(rows), _PIECE_REBUILT):
+            if lo:
+                yield
+            part = rows[lo:hi]
+            yield from self.table.make_room(hi - lo)
+            moved[part] = self.table.assign(old.image(part), old.groups(part))
         for sized in (self._kept, self._held):
             sized.a[:] = moved[sized.a]  # -1 stays: it is the last
         self.partials = Partials(2)

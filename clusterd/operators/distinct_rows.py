@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from clusterd.operators.growable import Growable
 from clusterd.operators.kernels import table as kernels
-from clusterd.operators.ordered import Ints, Tell, fault_arrays
-from clusterd.operators.row_table import Partials, RowTable, Steps
+from clusterd.operators.ordered import NOTHING, Ints, Tell, fault_arrays
+from clusterd.operators.row_table import Partials, RowTable, count_holders
+from clusterd.operators.time_steps import Steps, Work
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowImage, RowSpec
 
@@ -35,6 +36,7 @@ class DistinctRows:
         self._counts = Growable(np.uint64, (2,))
         self._counted = Growable(np.uint8)
         self._no_holders = Growable(np.int32)
+        self._order = NOTHING
         self.visited = 0
 
     def __len__(self) -> int:
@@ -51,10 +53,14 @@ class DistinctRows:
         slots = self.table.assign(image, groups)
         self.partials.add(slots, times, diffs, self.table.capacity, owners)
 
-    def flips(self, steps: Steps, tell: Tell) -> Iterator[tuple[Column, Ints, Ints]]:
+    def open(self, steps: Steps) -> Work[None]:
+        """Put the round's updates in the order of the steps."""
+        self._order, _ = yield from steps.split(self.partials)
+
+    def flips(self, tell: Tell) -> Iterator[tuple[Column, Ints, Ints]]:
         """Apply the round's updates; (values, signs, partials of their groups) of what comes and goes."""
         self._counts.grow(self.table.capacity)
-        order, _ = steps.split(self.partials)
+        order, self._order = self._order, NOTHING
         room = min(len(order), _PIECE)
         out, signs = np.empty(room, np.int64), np.empty(room, np.int64)
         faults = fault_arrays()
@@ -73,10 +79,11 @@ class DistinctRows:
             yield values, signs[:flipped].copy(), self.partials.owners.take(mine)
         self.visited += len(order)
 
-    def retire(self, holders: NDArray[np.int32]) -> None:
+    def retire(self, holders: NDArray[np.int32]) -> Work[None]:
         """End of the round: keep `holders` (by group) right and free the values whose count is zero."""
         for sized in (self._counts, self._counted, self._no_holders):
             sized.grow(self.table.capacity)
         changed = self.partials.slots[: len(self.partials)]
-        kernels.count_holders(changed, self._counts.a, self.table.lanes, self._counted.a, holders)
-        self.table.free(self.partials.retire(self._counts.a, self._no_holders.a))
+        yield from count_holders(changed, self._counts.a, self.table.lanes, self._counted.a, holders)
+        gone = yield from self.partials.retire(self._counts.a, self._no_holders.a)
+        yield from self.table.freeing(gone)

@@ -23,7 +23,7 @@ from clusterd.operators.json_texts import json_texts, quoted
 from clusterd.operators.kernels import lists as kernels
 from clusterd.operators.kernels.steps import COUNT, HI, LO, SPAN
 from clusterd.operators.ordered import Bools, Ints, OrderColumn, OrderedRows, Tell, lane_flips
-from clusterd.operators.row_table import Steps
+from clusterd.operators.time_steps import Steps
 from shm_arrangements.columns import Column
 from shm_arrangements.kernels import gather
 from shm_arrangements.rows import RowSpec, encode

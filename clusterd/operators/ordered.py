@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from clusterd.operators.growable import Growable
 from clusterd.operators.kernels import steps as steps_kernels
-from clusterd.operators.kernels import table as table_kernels
 from clusterd.operators.kernels import treap, windows
-from clusterd.operators.row_table import Partials, RowTable, Steps
+from clusterd.operators.row_table import Partials, RowTable, count_holders
+from clusterd.operators.time_steps import Steps, Work, pausing, pieces
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowImage, RowSpec
 from shm_arrangements.types import ColumnSpec, ColumnType
@@ -116,14 +116,19 @@ class OrderedRows:
             sized.grow(slots)
         self._root.grow(groups)
 
-    def open(self, steps: Steps, groups: int) -> Iterator[None]:
+    def open(self, steps: Steps, groups: int) -> Work[None]:
         """Begin to apply the round's updates, step by step. groups: slots of the groups' table."""
         self._make_room(groups)
-        self._order, self._starts = steps.split(self.partials)
+        self._order, self._starts = yield from steps.split(self.partials)
         self._steps = steps
         self._state[:] = 0
-        numbers = steps.numbers.take(self.partials.owners[: len(self.partials)]).view(np.uint64)
-        yield from self._sweep(self._order, numbers)
+        if len(self._order) >= _SWEPT_FROM:
+            numbers = yield from steps.numbers()
+            owners, codes = self.partials.owners, np.empty(len(self.partials), np.uint64)
+            for lo, hi in pieces(len(codes)):
+                codes[lo:hi] = numbers.take(owners[lo:hi])
+                yield
+            yield from self._sweep(self._order, codes)
 
     def extremes(self, end: int, tell: Tell) -> Iterator[Edges | None]:
         """Apply the steps up to `end`; the last value is (steps, 4), rows first and last before and after.
@@ -200,9 +205,9 @@ class OrderedRows:
         """
         self._make_room(groups)
         self._touched.grow(self.table.capacity)
-        order = self.partials.order()
-        for _ in self._sweep(order, self.partials.times):
-            yield NOTHING, NO_TIMES, NOTHING
+        nothing = NOTHING, NO_TIMES, NOTHING
+        order = yield from pausing(self.partials.order(), nothing)
+        yield from pausing(self._sweep(order, self.partials.times), nothing)
         state = np.zeros(treap.STATE_SIZE, np.int64)
         fault_rows, fault_times, fault_words = fault_arrays()
         rows, times, diffs = np.empty(block, np.int64), np.empty(block, np.uint64), np.empty(block, np.int64)
@@ -226,7 +231,7 @@ class OrderedRows:
                 break
         self.visited += int(state[treap.VISITED])
 
-    def _sweep(self, order: Ints, codes: Words) -> Iterator[None]:
+    def _sweep(self, order: Ints, codes: Words) -> Work[None]:
         """Sort pieces of a long `order`, in place, by the partials' codes and then by group and row.
 
         A tree is then walked from one end to the other instead of at random, which its caches thank with a
@@ -249,15 +254,16 @@ class OrderedRows:
             piece[:] = piece.take(image.sort_order(codes.take(piece)))
             yield
 
-    def retire(self, holders: NDArray[np.int32]) -> None:
+    def retire(self, holders: NDArray[np.int32]) -> Work[None]:
         """End of the round: keep `holders` (by group) right and free the rows whose count is zero."""
         self.visited += int(self._state[treap.VISITED])
         self._state[:] = 0
         self._steps, self._order, self._starts = None, NOTHING, NOTHING
         self._make_room(0)
         changed = self.partials.slots[: len(self.partials)]
-        table_kernels.count_holders(changed, self._counts.a, self.table.lanes, self._counted.a, holders)
-        self.table.free(self.partials.retire(self._counts.a, self._no_holders.a))
+        yield from count_holders(changed, self._counts.a, self.table.lanes, self._counted.a, holders)
+        gone = yield from self.partials.retire(self._counts.a, self._no_holders.a)
+        yield from self.table.freeing(gone)
 
     def columns(self, rows: NDArray[np.int32] | Ints) -> tuple[Column, ...]:
         return self.table.columns(rows.astype(np.int64, copy=False))

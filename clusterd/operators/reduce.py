@@ -45,7 +45,8 @@ from clusterd.operators.kernels.table import fold
 from clusterd.operators.lists import MOST_ELEMENTS, NULL_KEY, ListRows, Lists
 from clusterd.operators.ordered import OrderedRows, Tell
 from clusterd.operators.reduce_tactic import COUNT, FINE, NEGATIVE, RANGE, Codes, Sums, difference
-from clusterd.operators.row_table import Partials, RowTable, Steps
+from clusterd.operators.row_table import Partials, RowTable
+from clusterd.operators.time_steps import Steps, Work, pausing
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowSpec, encode
 from shm_arrangements.types import ColumnType
@@ -59,6 +60,7 @@ Bools = NDArray[np.bool_]
 
 _CHUNK_WORDS = 1 << 20  # of sums looked at in one piece, before and after each
 _LEAST_STEPS = 256
+_LEAST_ADDED = 8192  # updates added at once, however many kinds of aggregates there are
 _FAULTS_A_PIECE = 1024
 _TOO_MANY = 4  # beside the codes of reduce_tactic.py: rows of a list
 _TYPE_NAMES = {ColumnType.FLOAT64: "double precision", ColumnType.FLOAT32: "real"}
@@ -90,6 +92,7 @@ class ReduceOperator:
         key_columns = tuple(columns[k] for k in self._key)
         self.schema: Columns = (*key_columns, *(result_spec(call, columns) for call in calls))
         self._types = types_of(self.schema)
+        self._pause = Delta.empty(self._types)
         self._key_spec = RowSpec.of(key_columns)
         self._input = columns
         edges = {c.column for c in calls if c.kind == "hierarchical"}
@@ -132,12 +135,26 @@ class ReduceOperator:
         """Nothing is kept of a round's bounds: the times of its updates say all."""
 
     def push(self, port: int, delta: Delta) -> Iterator[Delta]:
-        missing = self._add(delta.oks) if len(delta.oks) else None
-        errs = delta.errs
-        if missing is not None:
-            errs = missing if not len(errs) else Updates.concat([errs, missing])
-        if len(errs):
-            yield Delta(Updates.empty(self._types), errs)
+        if len(delta.errs):
+            yield Delta(Updates.empty(self._types), delta.errs)
+        rows = len(delta.oks)
+        size = max(_LEAST_ADDED, BLOCK_ROWS // (1 + len(self._kept)))
+        for start in range(0, rows, size):
+            if start:
+                yield self._pause
+            part = delta.oks if rows <= size else delta.oks.slice(start, min(start + size, rows))
+            yield from pausing(self._make_room(len(part)), self._pause)
+            missing = self._add(part)
+            if missing is not None:
+                yield Delta(Updates.empty(self._types), missing)
+
+    def _make_room(self, rows: int) -> Work[None]:
+        """For that many more of everything."""
+        yield from self._groups.make_room(rows)
+        yield from self._partials.make_room(rows)
+        for kept in self._kept:
+            yield from kept.table.make_room(rows)
+            yield from kept.partials.make_room(rows)
 
     def _add(self, updates: Updates) -> Updates | None:
         """Take a block into the round. Returns the errors of single rows."""
@@ -172,12 +189,13 @@ class ReduceOperator:
         if count == 0:
             return
         faults = Faults()
-        steps = Steps(self._partials)
+        steps = yield from pausing(Steps.of(self._partials), self._pause)
         groups = self._groups.capacity
         self._sums.grow(groups)
         self._holders.grow(groups)
         for k, rows in self._distinct.items():
-            for values, signs, owners in rows.flips(steps, self._row_faults(rows, self._name_of(k), faults)):
+            yield from pausing(rows.open(steps), self._pause)
+            for values, signs, owners in rows.flips(self._row_faults(rows, self._name_of(k), faults)):
                 words = self._partials.words
                 self._partials.words = self._sums.add((k, True), values, signs, owners, words)
                 yield self._piece(faults)
@@ -210,9 +228,14 @@ class ReduceOperator:
             n = end - start
             yield from self._emit(steps, start, end, before[:n], after[:n], edges)
             start = end
+        yield from pausing(self._retire(), self._pause)
+
+    def _retire(self) -> Work[None]:
+        """End of the round: let go of what is no more."""
         for kept in self._kept:
-            kept.retire(self._holders.a)
-        self._groups.free(self._partials.retire(self._sums.words, self._holders.a))
+            yield from kept.retire(self._holders.a)
+        gone = yield from self._partials.retire(self._sums.words, self._holders.a)
+        yield from self._groups.freeing(gone)
 
     def _piece(self, faults: Faults) -> Delta:
         """The end of a piece of work, with the faults that it found."""

@@ -14,7 +14,6 @@ twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -23,24 +22,28 @@ from numpy.typing import NDArray
 
 from clusterd.operators.growable import Growable
 from clusterd.operators.kernels import table as kernels
+from clusterd.operators.time_steps import Work, pieces, time_order
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowImage, RowSpec, decode
 
-__all__ = ["Partials", "RowTable", "Steps", "sorted_by_time"]
+__all__ = ["Partials", "RowTable", "count_holders"]
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 _START_SLOTS = 64
 _TEXT_SLACK = 1 << 16  # dead bytes that are not worth a compaction
+_PIECE_ENTRIES = 1 << 18  # of a table, moved to a larger one in one piece: some 6 ms
 
 
-def sorted_by_time(times: Words) -> Ints:
-    """(n,) an order in which the times ascend; equal times in any order."""
-    n = len(times)
-    if n == 0 or bool((times[1:] >= times[:-1]).all()):
-        return np.arange(n, dtype=np.int64)
-    return np.argsort(times).astype(np.int64, copy=False)
+def count_holders(
+    rows: Ints, counts: Words, lanes: Words, counted: NDArray[np.uint8], holders: NDArray[np.int32]
+) -> Work[None]:
+    """Keep `holders` of the groups right after the `counts` of `rows` changed; arrays are the kernel's."""
+    for lo, hi in pieces(len(rows)):
+        if lo:
+            yield
+        kernels.count_holders(rows[lo:hi], counts, lanes, counted, holders)
 
 
 class RowTable:
@@ -128,17 +131,35 @@ class RowTable:
             self._entries = _regrown(self._entries)
         self._text.grow(text_used + text_bytes)
 
+    def make_room(self, rows: int) -> Work[None]:
+        """For an `assign` of `rows` new rows: it then does not stop to make a large table larger."""
+        while len(self._entries) > _PIECE_ENTRIES and 2 * (len(self) + rows) > len(self._entries):
+            self._entries = yield from _regrowing(self._entries)
+
     def free(self, slots: Ints) -> None:
         """Let go of distinct slots, at the end of a round: nothing may name them any more."""
-        kernels.free_slots(
-            slots, self._entries.a, self._tags.a, self.text_lo, self.text_hi, self._free.a, self._meta
-        )
+        for _ in self.freeing(slots):
+            pass
+
+    def freeing(self, slots: Ints) -> Work[None]:
+        """`free` in pieces; the table is not to be used between them."""
+        for lo, hi in pieces(len(slots)):
+            if lo:
+                yield
+            kernels.free_slots(
+                slots[lo:hi],
+                self._entries.a, self._tags.a, self.text_lo, self.text_hi, self._free.a, self._meta,
+            )  # fmt: skip
         dead, text_used = int(self._meta[kernels.TEXT_DEAD]), int(self._meta[kernels.TEXT_USED])
         if dead > _TEXT_SLACK and 2 * dead > text_used:
-            text = Growable(np.uint8)
+            text, end = Growable(np.uint8), 0
             text.grow(2 * (text_used - dead))
-            kernels.compact_text(self.text, self.text_lo, self.text_hi, text.a, self._meta)
+            for lo, hi in pieces(int(self._meta[kernels.USED])):
+                if lo:
+                    yield
+                end = kernels.compact_text(self.text, lo, hi, end, self.text_lo, self.text_hi, text.a)
             self._text = text
+            self._meta[kernels.TEXT_USED], self._meta[kernels.TEXT_DEAD] = end, 0
 
     def image(self, slots: Ints) -> RowImage:
         """The rows of `slots`, the group left out; texts are this table's own."""
@@ -182,6 +203,16 @@ def _regrown(entries: Growable[np.uint64]) -> Growable[np.uint64]:
     out = Growable(np.uint64)
     out.grow(2 * len(entries))
     kernels.grow(entries.a, out.a)
+    return out
+
+
+def _regrowing(entries: Growable[np.uint64]) -> Work[Growable[np.uint64]]:
+    """`_regrown` in pieces."""
+    out = Growable(np.uint64)
+    out.grow(2 * len(entries))
+    for lo, hi in pieces(len(entries), _PIECE_ENTRIES):
+        kernels.grow(entries.a[lo:hi], out.a)
+        yield
     return out
 
 
@@ -263,15 +294,28 @@ class Partials:
             self._owners.a[out] = owners
         return out
 
-    def order(self) -> Ints:
-        """The partials, ascending in time."""
-        return sorted_by_time(self.times[: len(self)])
+    def make_room(self, rows: int) -> Work[None]:
+        """For an `add` of `rows`: it then does not stop to make a large table larger."""
+        while (
+            len(self._entries) > _PIECE_ENTRIES
+            and 2 * (int(self._meta[kernels.HASHED]) + rows) > len(self._entries)
+        ):  # fmt: skip
+            self._entries = yield from _regrowing(self._entries)
 
-    def retire(self, sums: Words, holders: NDArray[np.int32]) -> Ints:
+    def order(self) -> Work[Ints]:
+        """The partials, ascending in time."""
+        return time_order(self.times[: len(self)])
+
+    def retire(self, sums: Words, holders: NDArray[np.int32]) -> Work[Ints]:
         """End of the round: start anew. Returns the slots whose `sums` and `holders` are all zero."""
         count = len(self)
         out = np.empty(count, np.int64)
-        freed = kernels.retire(self.slots, count, sums, self._first.a, self._last.a, holders, out)
+        freed = 0
+        for lo, hi in pieces(count):
+            if lo:
+                yield
+            slots = self.slots[lo:hi]
+            freed += kernels.retire(slots, hi - lo, sums, self._first.a, self._last.a, holders, out[freed:])
         self._meta[:] = 0
         if count > _START_SLOTS:
             self._start()
@@ -279,37 +323,3 @@ class Partials:
             self.words[:count] = 0
             self._entries.a[:] = 0
         return out[:freed]
-
-    def chunks(self, rows: int) -> Iterator[tuple[int, int]]:
-        """[start, end) pieces of the partials of at most `rows`."""
-        count = len(self)
-        for start in range(0, count, rows):
-            yield start, min(start + rows, count)
-
-
-class Steps:
-    """What a round changes: steps (group, time), ascending in time; `groups` (n,) slots, `times` (n,).
-
-    order: (n,) the partial that each step is. Taken of the partials of the groups, when the round has all.
-    """
-
-    def __init__(self, partials: Partials) -> None:
-        self.order = partials.order()
-        self.groups = partials.slots.take(self.order)
-        self.times = partials.times.take(self.order)
-
-    def __len__(self) -> int:
-        return len(self.order)
-
-    @cached_property
-    def numbers(self) -> Ints:
-        """(n,) the step that each partial is."""
-        numbers = np.empty(len(self.order), np.int64)
-        numbers[self.order] = np.arange(len(self.order))
-        return numbers
-
-    def split(self, partials: Partials) -> tuple[Ints, Ints]:
-        """The partials of rows by step: (rows (m,), starts (n + 1,)); those of step k begin at starts[k]."""
-        rows, starts = np.empty(len(partials), np.int64), np.zeros(len(self) + 1, np.int64)
-        kernels.split_by_step(partials.owners, self.numbers, len(partials), rows, starts)
-        return rows, starts

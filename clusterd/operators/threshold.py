@@ -30,6 +30,7 @@ from clusterd.operators.faults import Faults
 from clusterd.operators.growable import Growable
 from clusterd.operators.kernels.table import fold
 from clusterd.operators.row_table import Partials, RowTable
+from clusterd.operators.time_steps import Work, pausing, pieces
 from shm_arrangements.rows import RowSpec, encode
 from shm_arrangements.updates import Updates
 
@@ -49,6 +50,7 @@ class ThresholdOperator:
     def __init__(self, columns: Columns) -> None:
         self.schema: Columns = columns
         self._types = types_of(columns)
+        self._pause = Delta.empty(self._types)
         self._spec = RowSpec.of(columns)
         self._touched = 0
         self._reset()
@@ -65,10 +67,15 @@ class ThresholdOperator:
     def push(self, port: int, delta: Delta) -> Iterator[Delta]:
         updates = delta.oks
         if len(updates):
+            yield from pausing(self._make_room(len(updates)), self._pause)
             slots = self._rows.assign(encode(updates.columns, self._spec, len(updates)))
             self._partials.add(slots, updates.times, updates.diffs, self._rows.capacity)
         if len(delta.errs):
             yield Delta(Updates.empty(self._types), delta.errs)
+
+    def _make_room(self, rows: int) -> Work[None]:
+        yield from self._rows.make_room(rows)
+        yield from self._partials.make_room(rows)
 
     def finish(self) -> Iterator[Delta]:
         count = len(self._partials)
@@ -77,13 +84,14 @@ class ThresholdOperator:
         self._touched += count
         self._counts.grow(self._rows.capacity)
         self._holders.grow(self._rows.capacity)
-        order = self._partials.order()
+        order = yield from pausing(self._partials.order(), self._pause)
         shape = (min(_PIECE, count), 2)
         before: Words = np.empty(shape, np.uint64)
         after: Words = np.empty(shape, np.uint64)
-        for start, end in self._partials.chunks(_PIECE):
+        for start, end in pieces(count, _PIECE):
             yield self._step(order, start, end, before, after)
-        self._rows.free(self._partials.retire(self._counts.a, self._holders.a))
+        gone = yield from pausing(self._partials.retire(self._counts.a, self._holders.a), self._pause)
+        yield from pausing(self._rows.freeing(gone), self._pause)
 
     def _step(self, order: Ints, start: int, end: int, before: Words, after: Words) -> Delta:
         """Fold the partials order[start:end] and give what changed."""

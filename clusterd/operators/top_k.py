@@ -29,6 +29,7 @@ from clusterd.operators.faults import Faults
 from clusterd.operators.growable import Growable
 from clusterd.operators.ordered import MOST_COPIES, MOST_OFFSET, OrderColumn, OrderedRows, lane_flips
 from clusterd.operators.row_table import Partials, RowTable
+from clusterd.operators.time_steps import Work, pausing
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowSpec, encode
 from shm_arrangements.updates import Updates
@@ -57,6 +58,7 @@ class TopKOperator:
             raise ValueError(f"a window from {offset} of {limit} rows")
         self.schema: Columns = columns
         self._types = types_of(columns)
+        self._pause = Delta.empty(self._types)
         self._group = tuple(dict.fromkeys(group))
         ordered: dict[int, OrderColumn] = {}
         for item in order:
@@ -86,6 +88,7 @@ class TopKOperator:
         updates = delta.oks
         n = len(updates)
         if n:
+            yield from pausing(self._make_room(n), self._pause)
             image = encode([updates.columns[k] for k in self._group], self._group_spec, n)
             slots = self._groups.assign(image)
             self._partials.add(slots, np.zeros(n, np.uint64), updates.diffs, self._groups.capacity)
@@ -93,6 +96,10 @@ class TopKOperator:
             self._rows.add(image, slots, updates.times, updates.diffs)
         if len(delta.errs):
             yield Delta(Updates.empty(self._types), delta.errs)
+
+    def _make_room(self, rows: int) -> Work[None]:
+        for sized in (self._groups, self._partials, self._rows.table, self._rows.partials):
+            yield from sized.make_room(rows)
 
     def finish(self) -> Iterator[Delta]:
         if len(self._partials) == 0:
@@ -109,8 +116,13 @@ class TopKOperator:
             yield Delta(Updates(self._columns(rows), times.copy(), diffs.copy()), errs)
         self._holders.grow(groups)
         self._no_sums.grow(groups)
-        self._rows.retire(self._holders.a)
-        self._groups.free(self._partials.retire(self._no_sums.a, self._holders.a))
+        yield from pausing(self._retire(), self._pause)
+
+    def _retire(self) -> Work[None]:
+        """End of the round: let go of what is no more."""
+        yield from self._rows.retire(self._holders.a)
+        gone = yield from self._partials.retire(self._no_sums.a, self._holders.a)
+        yield from self._groups.freeing(gone)
 
     def _columns(self, rows: Ints) -> tuple[Column, ...]:
         """The whole rows of slots, in the order of the schema."""

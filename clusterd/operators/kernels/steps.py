@@ -278,42 +278,46 @@ def best(
     return 1
 
 
-@kernel(I64, I64, OUT_I32_2D, OUT_I32_2D, OUT_I32, OUT_I32, OUT_I64)
-def retire_best(rows: Any, groups: Any, kept: Any, held: Any, holders: Any, marks: Any, out: Any) -> int:
-    """End of the round: out gets the rows that no group keeps any more. Returns how many.
+@kernel(
+    i64, i64, i64, i64, I64, I64, OUT_I32_2D, OUT_I32_2D, OUT_I32, OUT_I32, OUT_I64
+)  # fmt: skip
+def retire_best(
+    phase: int, lo: int, hi: int, freed: int,
+    rows: Any, groups: Any, kept: Any, held: Any, holders: Any, marks: Any, out: Any,
+) -> int:  # fmt: skip
+    """End of the round: out gets the rows that no group keeps any more. Returns how many, from `freed` on.
+
+    In phases 0 to 4, each a walk that is cut by the caller: phases 2 and 3 over rows and out, the others over
+    groups, each lo .. hi.
 
     rows: seen in the round; groups: touched in it; either may name one twice. held: (groups, 2), what `kept`
     was at the end of the last round. marks: (rows of the table,), zero before and after. holders: of the
     groups, raised where a group begins to keep rows.
     """
-    freed = 0
-    for k in range(groups.shape[0]):
-        group = groups[k]
-        for side in range(2):
-            row = kept[group, side]
-            if row >= 0:
-                marks[row] = 1
-    for k in range(groups.shape[0]):
-        group = groups[k]
-        for side in range(2):
-            row = held[group, side]
-            if row >= 0 and marks[row] == 0:
-                marks[row] = 2
-                out[freed] = row
+    for k in range(lo, hi):
+        if phase == 2:
+            if marks[rows[k]] == 0:
+                marks[rows[k]] = 2
+                out[freed] = rows[k]
                 freed += 1
-    for k in range(rows.shape[0]):
-        if marks[rows[k]] == 0:
-            marks[rows[k]] = 2
-            out[freed] = rows[k]
-            freed += 1
-    for k in range(freed):
-        marks[out[k]] = 0
-    for k in range(groups.shape[0]):
-        group = groups[k]
-        if kept[group, 0] >= 0 and held[group, 0] < 0:
-            holders[group] += np.int32(1)
-        for side in range(2):
-            if kept[group, side] >= 0:
-                marks[kept[group, side]] = 0
-            held[group, side] = kept[group, side]
+        elif phase == 3:
+            marks[out[k]] = 0
+        else:
+            group = groups[k]
+            if phase == 4 and kept[group, 0] >= 0 and held[group, 0] < 0:
+                holders[group] += np.int32(1)
+            for side in range(2):
+                row = kept[group, side]
+                if phase == 0 and row >= 0:
+                    marks[row] = 1
+                elif phase == 1:
+                    row = held[group, side]
+                    if row >= 0 and marks[row] == 0:
+                        marks[row] = 2
+                        out[freed] = row
+                        freed += 1
+                elif phase == 4:
+                    if row >= 0:
+                        marks[row] = 0
+                    held[group, side] = row
     return freed

@@ -175,7 +175,7 @@ def assign_slots(
 
 @kernel(U64, OUT_U64)
 def grow(old: Any, new: Any) -> None:
-    """Put every entry of `old` into the zeroed, larger `new`."""
+    """Put every entry of `old`, a part of a table, into `new`, a larger one."""
     mask = new.shape[0] - 1
     shift = _shift(new)
     for k in range(old.shape[0]):
@@ -218,11 +218,13 @@ def free_slots(slots: Any, table: Any, s_tag: Any, s_lo: Any, s_hi: Any, free: A
         meta[FREE] += 1
 
 
-@kernel(U8, OUT_I64_2D, OUT_I64_2D, OUT_U8, OUT_I64)
-def compact_text(text: Any, s_lo: Any, s_hi: Any, out: Any, meta: Any) -> None:
-    """Copy the live texts to `out` and point their slots there."""
-    end = 0
-    for slot in range(meta[USED]):
+@kernel(U8, i64, i64, i64, OUT_I64_2D, OUT_I64_2D, OUT_U8)
+def compact_text(text: Any, first: int, last: int, end: int, s_lo: Any, s_hi: Any, out: Any) -> int:
+    """Copy the live texts of slots first .. last to `out` from `end` on, and point the slots there.
+
+    Returns where they end.
+    """
+    for slot in range(first, last):
         for t in range(s_lo.shape[1]):
             lo, hi = s_lo[slot, t], s_hi[slot, t]
             s_lo[slot, t] = end
@@ -230,8 +232,7 @@ def compact_text(text: Any, s_lo: Any, s_hi: Any, out: Any, meta: Any) -> None:
                 out[end] = text[b]
                 end += 1
             s_hi[slot, t] = end
-    meta[TEXT_USED] = end
-    meta[TEXT_DEAD] = 0
+    return end
 
 
 @kernel(U64, U64, OUT_U64)
@@ -388,27 +389,6 @@ def count_holders(rows: Any, s_words: Any, s_lanes: Any, counted: Any, holders: 
             group = np.int64(s_lanes[row, 0])
             holders[group] += np.int32(1) if here else np.int32(-1)
             counted[row] = here
-
-
-@kernel(I64, I64, i64, OUT_I64, OUT_I64)
-def split_by_step(owners: Any, steps: Any, count: int, rows: Any, starts: Any) -> None:
-    """rows (count,) = the partials 0 .. count - 1 by the step of their owner, stable; starts: by step.
-
-    owners: (>= count,) of each partial, a partial of its group; steps: (n,) of each of those, 0 .. n - 1.
-    starts: (n + 1,) zeros; the partials of step k become rows[starts[k] : starts[k + 1]].
-    """
-    n = steps.shape[0]
-    for p in range(count):
-        starts[steps[owners[p]] + 1] += 1
-    for k in range(n):
-        starts[k + 1] += starts[k]
-    for p in range(count):
-        k = steps[owners[p]]
-        rows[starts[k]] = p
-        starts[k] += 1
-    for k in range(n, 0, -1):
-        starts[k] = starts[k - 1]
-    starts[0] = 0
 
 
 @kernel(I64, i64, i64, I64, U64, U64_2D, OUT_U64_2D, OUT_I64, OUT_I64, OUT_I64, OUT_U64, OUT_U64_2D, OUT_I64)

@@ -10,9 +10,11 @@ import pytest
 
 from clusterd.operators.growable import Growable
 from clusterd.operators.row_table import Partials, RowTable
+from clusterd.operators.time_steps import PIECE_ROWS
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowImage, RowSpec, encode
 from shm_arrangements.types import ColumnType
+from tests.clusterd.operators.test_time_steps import drained
 
 I64, TEXT = ColumnType.INT64, ColumnType.TEXT
 SPEC = RowSpec(((TEXT, True), (I64, False)))
@@ -78,6 +80,22 @@ def test_slots_are_found_freed_and_reused(collide: bool, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
+def test_texts_of_a_large_table_are_moved_in_pieces() -> None:
+    rows = 2 * PIECE_ROWS
+    table = RowTable(SPEC)
+    names, numbers = Column.from_pylist(TEXT, ["some text, beyond a word"] * rows), np.arange(rows)
+    slots = table.assign(encode([names, Column(I64, numbers)], SPEC, rows))
+    used = table.text.nbytes
+    kept = np.flatnonzero(numbers % 3 == 0)
+    _, pauses = drained(table.freeing(slots[numbers % 3 != 0]))
+    assert pauses == 2, "one in letting go, one in moving"
+    assert table.text.nbytes < used
+    texts, values = table.columns(slots.take(kept))
+    assert set(texts.to_pylist()) == {"some text, beyond a word"}
+    assert (values.values == kept).all()
+
+
+@pytest.mark.slow
 def test_texts_of_freed_rows_are_given_back() -> None:
     table = RowTable(SPEC)
     for k in range(60):
@@ -85,6 +103,40 @@ def test_texts_of_freed_rows_are_given_back() -> None:
         table.free(slots)
     assert len(table) == 0
     assert table.text.nbytes < 1 << 20
+
+
+@pytest.mark.slow
+def test_a_large_table_grows_and_gives_back_in_pieces() -> None:
+    block = 1 << 16
+    spec = RowSpec(((I64, False),))
+    table, partials = RowTable(spec), Partials(2)
+    pauses = []
+    for k in range(0, 8 * block, block):
+        values = np.arange(k, k + block)
+        work = [drained(table.make_room(block))[1], drained(partials.make_room(block))[1]]
+        places = len(table._entries), len(partials._entries)
+        slots = table.assign(encode([Column(I64, values)], spec, block))
+        for time in (7, 8, 9):  # the second and third of a slot are found by hash
+            partials.add(slots, np.full(block, time, np.uint64), np.ones(block, np.int64), table.capacity)
+            if time == 8:
+                work[1] += drained(partials.make_room(block))[1]
+                places = places[0], len(partials._entries)
+        pauses.append(max(work))
+        if k >= 4 * block:
+            assert len(table._entries) == places[0], "it grew in the middle of a block"
+            assert len(partials._entries) == places[1], "it grew in the middle of a block"
+    assert max(pauses) >= 2
+    assert pauses.count(0) >= 4, "it grows each time"
+    every = np.arange(8 * block)
+    assert (
+        table.columns(table.assign(encode([Column(I64, every)], spec, len(every))))[0].values == every
+    ).all()
+    counts = np.zeros((table.capacity, 2), np.uint64)
+    gone, paused = drained(partials.retire(counts, np.zeros(table.capacity, np.int32)))
+    assert sorted(gone.tolist()) == every.tolist()
+    assert paused >= 3 * 8 * block // PIECE_ROWS - 1
+    _, paused = drained(table.freeing(gone))
+    assert (len(table), len(partials), paused) == (0, 0, 8 * block // PIECE_ROWS - 1)
 
 
 def test_partials_are_found_in_any_order_of_times() -> None:
@@ -107,5 +159,5 @@ def test_partials_are_found_in_any_order_of_times() -> None:
         low, high = partials.words[p].tolist()
         value = expected[int(partials.slots[p]), int(partials.times[p])]
         assert (high << 64) | low == value % (1 << 128)
-    times = partials.times.take(partials.order())
+    times = partials.times.take(drained(partials.order())[0])
     assert (times[1:] >= times[:-1]).all()
