@@ -1,9 +1,10 @@
 """Arranging a round: its updates, in whatever blocks they come, become one sorted batch, in pieces.
 
-Blocks are gathered until they fill a run, sorted in private memory, and runs of like size are merged
-as they come, so what cancels is gone early and no piece of work grows with the round (R11). At the end of the
-round the runs are merged, smallest first, and the last merge writes straight to the batch's final memory. A
-round that fits one run, the usual case, is one sort and nothing else.
+Blocks are gathered until they fill a run, which is sorted in private memory, and runs of like size are merged
+as they come, four at a time, so what cancels is gone early and no piece of work grows with the round (R11).
+At the end of the round the runs are merged, smallest first, and the last merge writes straight to the batch's
+final memory. A round that fits one run, be it a hydration of a million short rows, is one sort and nothing
+else.
 
 Until then a run covers no time: it says `[lower, lower)`, so that any two abut. The batch that comes out says
 what the round was.
@@ -17,18 +18,18 @@ from collections.abc import Iterator
 from typing import Final
 
 from shm_arrangements.batch import Batch
-from shm_arrangements.builder import HeapAllocator, build_batch
+from shm_arrangements.builder import HeapAllocator, building
 from shm_arrangements.contracts import Allocator
 from shm_arrangements.description import Description
 from shm_arrangements.frontier import Frontier
-from shm_arrangements.merger import Merger
+from shm_arrangements.merger import MAX_SOURCES, Merger
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.updates import Updates
 
 __all__ = ["Arranger"]
 
-_RUN_ROWS: Final = 32_768  # updates sorted at once: 10 ms, or 40 if rows are long and compare slowly
-_FUEL: Final = _RUN_ROWS  # updates a piece of merging
+_RUN_BYTES: Final = 64 << 20  # of updates sorted at once: 2 M of two bigints, and as much again to sort them
+_FUEL: Final = 65_536  # updates a piece of merging: some ms
 _HEAP: Final = HeapAllocator()
 _ANY_TIME: Final = Description(Frontier.minimum(), Frontier.empty(), Frontier.minimum())
 _NOTHING: Final = Description(Frontier.minimum(), Frontier.minimum(), Frontier.minimum())
@@ -40,52 +41,53 @@ class Arranger:
     def __init__(self, schema: ArrangementSchema) -> None:
         self._schema = schema
         self._blocks: list[Updates] = []
-        self._pending = 0  # updates in _blocks
-        self._runs: list[Batch] = []  # each at least twice as large as the next
+        self._pending_rows = self._pending_bytes = 0  # of _blocks
+        self._runs: list[Batch] = []  # of four in a row the first is at least twice as large as the last
         self._batch: Batch | None = None
 
     @property
     def rows(self) -> int:
         """Updates held."""
-        return self._pending + sum(map(len, self._runs))
+        return self._pending_rows + sum(map(len, self._runs))
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return sum(block.nbytes for block in self._blocks) + sum(run.nbytes for run in self._runs)
+        return self._pending_bytes + sum(run.nbytes for run in self._runs)
 
     def add(self, updates: Updates) -> Iterator[None]:
         """Take some updates; yields between pieces of work."""
         if not len(updates):
             return
-        # What fills a run alone waits: if nothing follows, it is the whole round.
-        if self._pending and self._pending + len(updates) > _RUN_ROWS:
+        nbytes = updates.nbytes
+        # What fills a run waits: if nothing follows, it is the whole round.
+        if self._pending_rows and self._pending_bytes + nbytes > _RUN_BYTES:
             yield from self._sort_blocks()
-            while len(self._runs) > 1 and len(self._runs[-2]) < 2 * len(self._runs[-1]):
+            while len(self._runs) >= MAX_SOURCES and len(self._runs[-MAX_SOURCES]) < 2 * len(self._runs[-1]):
                 yield
-                yield from self._merge_last(_NOTHING, _HEAP)
+                yield from self._merge_last(MAX_SOURCES, _NOTHING, _HEAP)
         self._blocks.append(updates)
-        self._pending += len(updates)
+        self._pending_rows += len(updates)
+        self._pending_bytes += nbytes
 
     def seal(self, description: Description, allocator: Allocator) -> Iterator[None]:
         """Make the batch of everything taken since the last one; yields between pieces. Then `take` it.
 
         The times of the updates lie in `description`. Raises: what the allocator raises.
         """
-        if not self._runs and self._pending <= _RUN_ROWS:
+        if not self._runs:
             updates = Updates.concat(self._blocks) if self._blocks else self._none()
             self._forget_blocks()
-            self._batch = build_batch(updates, self._schema, description, allocator)
+            self._batch = yield from building(updates, self._schema, description, allocator)
             return
-        if self._pending:
+        if self._pending_rows:
             yield from self._sort_blocks()
             yield
-        if len(self._runs) == 1:
-            # Alone it still has to move to its final memory.
-            self._runs.append(Batch.empty(self._schema, _NOTHING))
-        while len(self._runs) > 2:
-            yield from self._merge_last(_NOTHING, _HEAP)
-        yield from self._merge_last(description, allocator)
+        while len(self._runs) > MAX_SOURCES:
+            most = min(MAX_SOURCES, len(self._runs) - MAX_SOURCES + 1)
+            yield from self._merge_last(most, _NOTHING, _HEAP)
+        # Also if it is one: it still has to move to its final memory.
+        yield from self._merge_last(len(self._runs), description, allocator)
         self._batch = self._runs.pop()
 
     def take(self) -> Batch:
@@ -105,26 +107,22 @@ class Arranger:
 
     def _forget_blocks(self) -> None:
         self._blocks = []
-        self._pending = 0
+        self._pending_rows = self._pending_bytes = 0
 
     def _sort_blocks(self) -> Iterator[None]:
         whole = Updates.concat(self._blocks)
         self._forget_blocks()
-        for lo in range(0, len(whole), _RUN_ROWS):
-            if lo:
-                yield
-            block = whole.slice(lo, min(lo + _RUN_ROWS, len(whole)))
-            self._runs.append(build_batch(block, self._schema, _ANY_TIME, _HEAP).with_description(_NOTHING))
+        run = yield from building(whole, self._schema, _ANY_TIME, _HEAP)
+        self._runs.append(run.with_description(_NOTHING))
 
-    def _merge_last(self, description: Description, allocator: Allocator) -> Iterator[None]:
-        """Put the last two runs together; the result covers `description`."""
-        newer, older = self._runs.pop(), self._runs.pop()
+    def _merge_last(self, count: int, description: Description, allocator: Allocator) -> Iterator[None]:
+        """Put the last `count` runs together; the result covers `description`."""
         lower, since = description.lower, description.since
-        parts = (
-            older.with_description(Description(lower, lower, since)),
-            newer.with_description(description),
-        )
-        merger = Merger(parts, since, allocator)
+        older = Description(lower, lower, since)
+        runs = self._runs[-count:]
+        del self._runs[-count:]
+        parts = [run.with_description(older) for run in runs[:-1]]
+        merger = Merger((*parts, runs[-1].with_description(description)), since, allocator)
         try:
             merger.work(_FUEL)
             while merger.result() is None:

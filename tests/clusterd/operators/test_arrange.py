@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, Round
+from clusterd.operators import arrange
 from clusterd.operators.arrange import Arranger
 from clusterd.operators.export_index import ExportIndex
 from shm_arrangements.arena import SegmentAllocator
@@ -52,7 +53,14 @@ def many(seed: int, n: int, times: tuple[int, int]) -> Updates:
     )
 
 
+@pytest.fixture
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of some 20,000 updates, so that few of them are merged often."""
+    monkeypatch.setattr(arrange, "_RUN_BYTES", 1 << 20)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_runs")
 @pytest.mark.parametrize("key", [(0,), (1, 0), ()])
 @pytest.mark.parametrize("n", [0, 1, 1000, BLOCK_ROWS, 3 * BLOCK_ROWS + 17])
 def test_pieces_give_the_batch_that_one_sort_gives(n: int, key: tuple[int, ...]) -> None:
@@ -79,6 +87,7 @@ def test_pieces_give_the_batch_that_one_sort_gives(n: int, key: tuple[int, ...])
     assert arranger.rows == 0
 
 
+@pytest.mark.usefixtures("short_runs")
 def test_what_cancels_is_gone_before_the_round_ends() -> None:
     arranger = Arranger(ArrangementSchema(COLUMNS, (0,)))
     updates = many(1, BLOCK_ROWS, (3, 4))
@@ -90,6 +99,7 @@ def test_what_cancels_is_gone_before_the_round_ends() -> None:
     assert arranger.rows < 2 * BLOCK_ROWS
 
 
+@pytest.mark.usefixtures("short_runs")
 def test_a_round_whose_sums_leave_64_bits_is_exported_and_read_once_they_fit(index: IndexWriter) -> None:
     most = (1 << 63) - 1
     one, two = (1, "a"), (2, "b")
@@ -140,7 +150,11 @@ def test_a_round_is_exported_at_its_end_and_an_empty_one_seals(index: IndexWrite
 
 
 @pytest.mark.slow
-def test_an_export_given_up_at_any_piece_leaves_no_segment(index: IndexWriter) -> None:
+@pytest.mark.parametrize("run_bytes", [1 << 20, 64 << 20])
+def test_an_export_given_up_at_any_piece_leaves_no_segment(
+    index: IndexWriter, run_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrange, "_RUN_BYTES", run_bytes)
     allocator = index.oks.allocator
     allocator.allocate(1).abandon()  # makes the arena in use
     names = {n for n in os.listdir("/dev/shm") if allocator.token in n}
