@@ -12,7 +12,7 @@ import msgspec
 
 from controller_proto.schema import Column, ColumnType, Scalar, freeze
 
-__all__ = ["Call", "Case", "ColumnRef", "Expr", "Literal", "is_told"]
+__all__ = ["Call", "Case", "ColumnRef", "Expr", "Literal", "is_told", "references"]
 
 
 class ColumnRef(msgspec.Struct, frozen=True, tag="col", tag_field="e"):
@@ -60,3 +60,16 @@ Expr = ColumnRef | Literal | Call | Case
 def is_told(expr: Expr) -> bool:
     """Whether it is `error("...")`, which stands for a value of any type."""
     return isinstance(expr, Call) and expr.function == "error" and len(expr.args) == 1
+
+
+def references(expr: Expr) -> frozenset[int]:
+    """The columns an expression reads."""
+    match expr:
+        case ColumnRef(index):
+            return frozenset((index,))
+        case Literal():
+            return frozenset()
+        case Case(condition, then, otherwise):
+            return references(condition) | references(then) | references(otherwise)
+        case Call(_, args):
+            return frozenset().union(*map(references, args))

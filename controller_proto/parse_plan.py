@@ -217,7 +217,11 @@ def _filter(line: Line, tokens: Tokens) -> Plan:
 def _flat_map(line: Line, tokens: Tokens) -> Plan:
     if tokens.next.kind != "name":
         raise tokens.error("expected a table function")
-    return FlatMap(_input(line), tokens.take().value.lower(), parse_exprs(tokens, "(", ")"))
+    function, args = tokens.take().value.lower(), parse_exprs(tokens, "(", ")")
+    with_ordinality = tokens.accept_word("with")
+    if with_ordinality:
+        tokens.expect_word("ordinality")
+    return FlatMap(_input(line), function, args, with_ordinality)
 
 
 def _join(line: Line, tokens: Tokens) -> Plan:

@@ -48,11 +48,15 @@ class Mfp(msgspec.Struct, frozen=True, tag="mfp", tag_field="p"):
 
 
 class FlatMap(msgspec.Struct, frozen=True, tag="flat-map", tag_field="p"):
-    """Each row once for every row that table function `function` gives for it, with that row appended."""
+    """Each row once for every row that table function `function` gives for it, with that row appended.
+
+    with_ordinality: and behind it its number, from 1.
+    """
 
     input: Plan
     function: str
     args: tuple[Expr, ...]
+    with_ordinality: bool = False
 
 
 class Join(msgspec.Struct, frozen=True, tag="join", tag_field="p"):

@@ -194,7 +194,7 @@ def _head(plan: Plan) -> str:
         case Get(id):
             return f"Get {id}"
         case FlatMap(_, function, args):
-            return f"FlatMap {function}({_list(args)})"
+            return f"FlatMap {function}({_list(args)})" + " with ordinality" * plan.with_ordinality
         case Join():
             return _join(plan)
         case Reduce(_, key, ()) if not plan.monotonic and plan.expected_group_size is None:

@@ -27,7 +27,7 @@ import msgspec
 from controller_proto.aggregates import AGGREGATES, aggregate_result
 from controller_proto.errors import Refusal
 from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal, is_told
-from controller_proto.functions import Mismatch, common_type, resolve
+from controller_proto.functions import Mismatch, common_type, resolve, resolve_table
 from controller_proto.ids import GlobalId
 from controller_proto.plan import (
     Aggregate,
@@ -247,11 +247,14 @@ def _mfp(plan: Mfp, source: Schema, where: str) -> Schema:
 
 def _flat_map(plan: FlatMap, source: Schema, where: str) -> Schema:
     args = [expr_type(arg, source, f"{where}, argument {n}") for n, arg in enumerate(plan.args)]
-    if plan.function != "generate_series":
-        raise _refuse(where, f"table function {plan.function!r} is not known; there is generate_series")
-    if len(args) not in (2, 3) or any(a.type is not ColumnType.INT64 for a in args):
-        raise _refuse(where, "generate_series takes start, stop and step, each a bigint")
-    return Schema((*source.columns, Column(plan.function, ColumnType.INT64)))
+    constants = tuple(arg.value if isinstance(arg, Literal) else None for arg in plan.args)
+    try:
+        made = resolve_table(plan.function, args, constants).columns
+    except Mismatch as error:
+        raise _refuse(where, str(error)) from error
+    if plan.with_ordinality:
+        made = (*made, Column("ordinality", ColumnType.INT64))
+    return Schema((*source.columns, *made))
 
 
 def _join(plan: Join, inputs: Sequence[Schema], where: str) -> Schema:

@@ -23,7 +23,7 @@ from clusterd.operators.aggregates import AggregateCall
 from clusterd.operators.constant import ConstantSource
 from clusterd.operators.distinct import DistinctOperator
 from clusterd.operators.export_index import ExportIndex
-from clusterd.operators.flat_map import TABLE_FUNCTIONS, FlatMapOperator
+from clusterd.operators.flat_map import FlatMapOperator
 from clusterd.operators.iterative_join import IterativeJoin
 from clusterd.operators.join import Closure, JoinOperator
 from clusterd.operators.join_arrange import ArrangeOperator
@@ -36,6 +36,7 @@ from clusterd.operators.reduce import ReduceOperator
 from clusterd.operators.threshold import ThresholdOperator
 from clusterd.operators.top_k import TopKOperator
 from clusterd.operators.union import UnionOperator
+from clusterd.render.expr import compile_expr
 from clusterd.render.physical import (
     ArrangeNode,
     ConstantNode,
@@ -147,9 +148,12 @@ class _Building:
             case MfpNode():
                 return MfpOperator(node.stages, self._columns(node.input)), "mfp", {}
             case FlatMapNode(input):
-                function = TABLE_FUNCTIONS[node.function]
-                flat_map = FlatMapOperator(self._columns(input), node.kept, function, node.args)
-                return flat_map, f"flat-map {node.function}", {}
+                args = [
+                    arg if isinstance(arg, int) else compile_expr(arg, ()).run((), 1).column
+                    for arg in node.args
+                ]
+                flat_map = FlatMapOperator(self._columns(input), node.kept, node.call, args)
+                return flat_map, f"flat-map {node.call.function}", {}
             case ThresholdNode(input):
                 columns = self._columns(input)
                 return ThresholdOperator(columns), "threshold", {0: tuple(range(len(columns)))}

@@ -198,8 +198,9 @@ def _scope(node: ScopeNode) -> str:
 
 
 def _flat_map(node: FlatMapNode) -> str:
-    args = ", ".join(f"#{column}" for column in node.args)
-    return f"FlatMap {node.function}({args}) keep={_columns(node.kept)}"
+    args = ", ".join(f"#{arg}" if isinstance(arg, int) else format_expr(arg) for arg in node.args)
+    ordinality = " with ordinality" * node.call.with_ordinality
+    return f"FlatMap {node.call.function}({args}){ordinality} keep={_columns(node.kept)}"
 
 
 def _join(text: str, node: JoinNode | DeltaJoinNode) -> str:

@@ -22,7 +22,6 @@ import msgspec
 import numpy as np
 
 from clusterd.convert import column_specs, wire_schema
-from clusterd.operators.flat_map import TABLE_FUNCTIONS
 from clusterd.operators.mfp import StageSpec
 from clusterd.operators.union import UnionOperator
 from clusterd.render.equivalences import split_equivalences
@@ -55,6 +54,7 @@ from clusterd.render.physical import (
 from clusterd.render.relations import PendingFlatMap, PendingJoin, Relation
 from clusterd.render.sharing import Bindings, count_uses
 from clusterd.render.stages import infallible, merged, narrowed, placed, references, renumbered
+from clusterd.render.tables import is_constant, may_fail, table_call
 from controller_proto.dataflow import DataflowBody, DataflowHeader, Export
 from controller_proto.errors import Refusal
 from controller_proto.expr import ColumnRef, Expr, Literal
@@ -250,10 +250,11 @@ class _Lowering:
                     sides, classes, plan.null_safe, self.makes_delta_joins and plan.kind == "delta"
                 )
                 return Relation(columns, pending=join, columns=columns)
-            case FlatMap(input, function, args):
+            case FlatMap(input):
                 source = self._plan(input)
-                columns = (*source.columns, *TABLE_FUNCTIONS[function].columns)
-                return Relation(columns, pending=PendingFlatMap(source, function, args), columns=columns)
+                call, args = table_call(plan, source.columns)
+                columns = (*source.columns, *call.columns)
+                return Relation(columns, pending=PendingFlatMap(source, call, args), columns=columns)
             case Reduce():
                 return self._reduce(plan)
             case TopK():
@@ -275,11 +276,10 @@ class _Lowering:
         """The table function with `stages` upon it. Predicates that read the source alone go below, if no row
         can fail here.
         """
-        source, args, made = pending.source, pending.args, TABLE_FUNCTIONS[pending.function].columns
+        source, args, made = pending.source, pending.args, pending.call.columns
         columns, arity = (*source.columns, *made), len(source.columns)
         stages = merged(stages, columns)
-        steps = all(isinstance(step, Literal) and step.value for step in args[2:])
-        if steps and infallible([StageSpec(args)], source.columns):
+        if not may_fail(pending.call, args) and infallible([StageSpec(args)], source.columns):
             stages, below = pushed_down(stages, columns, [arity, len(made)])
             mine = tuple(predicate for part, predicate in below if part == 0)
             above = tuple(renumbered(p, lambda c: c + arity) for part, p in below if part == 1)
@@ -291,14 +291,15 @@ class _Lowering:
         wanted = range(len(columns)) if output is None else output
         kept = sorted({c for c in wanted if c < arity})
         at = {c: place for place, c in enumerate((*kept, *range(arity, len(columns))))}
-        places, maps = placed(args, arity)
+        places, maps = placed([arg for arg in args if not is_constant(arg)], arity)
         read = sorted({*kept, *places})
+        taken = iter(places)
         ready = source.then(StageSpec(maps, (), tuple(read)))
         node = FlatMapNode(
             self.stream(ready),
             tuple(read.index(c) for c in kept),
-            pending.function,
-            tuple(read.index(c) for c in places),
+            pending.call,
+            tuple(arg if is_constant(arg) else read.index(next(taken)) for arg in args),
             (*(source.columns[c] for c in kept), *made),
         )
         return self._made(node).then(StageSpec((), (), tuple(at[c] for c in wanted)), *closure)

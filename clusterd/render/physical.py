@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from clusterd.dataflow.operator import Columns
 from clusterd.operators.mfp import StageSpec
+from clusterd.render.functions import TableCall
 from controller_proto.dataflow import DataflowHeader, Export
 from controller_proto.ids import GlobalId
 from controller_proto.plan import Constant, OrderBy
@@ -60,8 +61,8 @@ class FlatMapNode:
 
     input: int
     kept: tuple[int, ...]
-    function: str
-    args: tuple[int, ...]
+    call: TableCall
+    args: tuple[int | Expr, ...]
     columns: Columns
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from clusterd.dataflow.operator import Columns
 from clusterd.operators.mfp import StageSpec
 from clusterd.render.equivalences import Equivalences
+from clusterd.render.functions import TableCall
 from clusterd.render.physical import DeltaJoinNode, JoinNode
 from clusterd.render.stages import columns_after, merged
 from controller_proto.dataflow import Export
@@ -38,7 +39,7 @@ class PendingFlatMap:
     """A table function over a relation. Its columns are the relation's, then the function's."""
 
     source: Relation
-    function: str
+    call: TableCall
     args: tuple[Expr, ...]
 
 

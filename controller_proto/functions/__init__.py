@@ -1,11 +1,19 @@
 """The one table of functions: what each takes, gives, and fails with."""
 
 from controller_proto.functions.comparison import COMPARED
-from controller_proto.functions.resolve import Mismatch, Resolved, common_type, resolve
+from controller_proto.functions.groups import scan_groups
+from controller_proto.functions.resolve import (
+    Mismatch,
+    Resolved,
+    ResolvedTable,
+    common_type,
+    resolve,
+    resolve_table,
+)
 from controller_proto.functions.signatures import Function, Signature
-from controller_proto.functions.table import ERRORS, FAMILIES, FUNCTIONS
+from controller_proto.functions.table import ERRORS, FAMILIES, FUNCTIONS, TABLE_FUNCTIONS
 
 __all__ = [
-    "COMPARED", "ERRORS", "FAMILIES", "FUNCTIONS", "Function", "Mismatch", "Resolved", "Signature",
-    "common_type", "resolve",
+    "COMPARED", "ERRORS", "FAMILIES", "FUNCTIONS", "TABLE_FUNCTIONS", "Function", "Mismatch", "Resolved",
+    "ResolvedTable", "Signature", "common_type", "resolve", "resolve_table", "scan_groups",
 ]  # fmt: skip

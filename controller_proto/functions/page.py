@@ -10,7 +10,7 @@ from pathlib import Path
 
 from controller_proto.aggregates import AGGREGATES
 from controller_proto.functions.signatures import Function
-from controller_proto.functions.table import FAMILIES
+from controller_proto.functions.table import FAMILIES, TABLE_FUNCTIONS
 
 __all__ = ["page"]
 
@@ -58,6 +58,15 @@ that count. Variances of exact numbers are double precision, not numeric. `sum` 
 `jsonb_object_agg` takes text keys. Values come in a fixed order where PostgreSQL has none.
 """
 
+_TABLES = """\
+## Table functions
+
+Of a `FlatMap`: each row once for every row that the function gives for it, with the function's columns
+appended, and with the row's own count. `with ordinality` behind the call appends a bigint `ordinality`,
+which counts from 1. No row comes of a NULL argument; a row for which the function fails is an error in its
+place. Results are made in pieces of bounded size, however long a series is.
+"""
+
 
 def _code(text: str) -> str:
     # A bar ends a cell even within code.
@@ -77,7 +86,7 @@ def _signatures(function: Function) -> str:
     return "<br>".join(map(_code, shown))
 
 
-def _row(function: Function) -> str:
+def _cells(function: Function) -> tuple[str, ...]:
     notes = [function.doc]
     if function.constant:
         which = " and ".join(f"argument {position + 1}" for position in function.constant)
@@ -86,11 +95,19 @@ def _row(function: Function) -> str:
         notes.append(f"*Differs:* {function.differs}")
     example = f"{_code(function.example)} gives {_code(function.result)}"
     errors = "; ".join(function.errors) or "-"
-    cells = (
+    return (
         _code(function.name), _signatures(function), " ".join(notes).replace("|", "\\|"),
         _NULLS[function.nulls], errors, example,
     )  # fmt: skip
-    return f"| {' | '.join(cells)} |"
+
+
+def _row(function: Function) -> str:
+    return f"| {' | '.join(_cells(function))} |"
+
+
+def _table_row(function: Function) -> str:
+    cells = _cells(function)
+    return f"| {' | '.join((*cells[:3], *cells[4:]))} |"
 
 
 def page() -> str:
@@ -104,6 +121,8 @@ def page() -> str:
             "|---|---|---|---|---|---|",
         ]
         lines += [*map(_row, functions), ""]
+    lines += [_TABLES, "| name | signatures | | errors | example |", "|---|---|---|---|---|"]
+    lines += [*map(_table_row, TABLE_FUNCTIONS.values()), ""]
     lines += [_AGGREGATES, "| name | signatures | |", "|---|---|---|"]
     for name, rule in AGGREGATES.items():
         signatures = "<br>".join(map(_code, rule.signatures.split("; ")))

@@ -16,12 +16,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from controller_proto.errors import LocalProtocolError
+from controller_proto.functions.groups import scan_groups
 from controller_proto.functions.signatures import Function, Pattern, Signature
-from controller_proto.functions.table import FUNCTIONS
+from controller_proto.functions.table import FUNCTIONS, TABLE_FUNCTIONS
 from controller_proto.literals import parse_type
 from controller_proto.schema import INTEGERS, MAX_SCALE, Column, ColumnType, Scalar, same_type, type_name
 
-__all__ = ["Mismatch", "Resolved", "common_type", "resolve"]
+__all__ = ["Mismatch", "Resolved", "ResolvedTable", "common_type", "resolve", "resolve_table"]
 
 T = ColumnType
 _FLOATS: Final = (T.FLOAT32, T.FLOAT64)
@@ -54,6 +55,24 @@ class Resolved(NamedTuple):
     signature: Signature
     args: tuple[Column, ...]
     result: Column
+
+
+class ResolvedTable(NamedTuple):
+    """args: the columns that the arguments are widened to. columns: those that are appended."""
+
+    function: Function
+    signature: Signature
+    args: tuple[Column, ...]
+    columns: tuple[Column, ...]
+
+
+class _Matched(NamedTuple):
+    """cost: how far arguments are widened. bound, scales: what variables and scales stand for."""
+
+    cost: int
+    args: tuple[Column, ...]
+    bound: dict[str, Column]
+    scales: dict[str, int]
 
 
 def common_type(a: Column, b: Column) -> Column | None:
@@ -92,20 +111,54 @@ def resolve(name: str, args: Sequence[Column], constants: Sequence[Scalar]) -> R
     function = FUNCTIONS.get(name)
     if function is None or name == "cast":
         raise Mismatch(f"function {name!r} is not known")
+    signature, matched = _best(function, args, constants)
+    result = _nullable(_result(signature.result, matched.bound, matched.scales), function, args)
+    if name == "extract":
+        scale = _FIELD_SCALES.get(str(constants[0]).lower(), 0)
+        result = msgspec.structs.replace(result, scale=scale)
+    return Resolved(function, signature, matched.args, result)
+
+
+def _best(
+    function: Function, args: Sequence[Column], constants: Sequence[Scalar]
+) -> tuple[Signature, _Matched]:
+    """The signature that widens least, and how."""
+    name = function.name
     fitting = [signature for signature in function.signatures if signature.takes(len(args))]
     if not fitting:
         raise Mismatch(f"{name} takes {_counts(function.signatures)}, {len(args)} given")
     for position in function.constant:
         if constants[position] is None:
             raise Mismatch(f"argument {position + 1} of {name} must be a constant")
-    found = [each for each in (_fit(function, signature, args) for signature in fitting) if each is not None]
+    matches = ((signature, _fit(signature, args)) for signature in fitting)
+    found = [(signature, matched) for signature, matched in matches if matched is not None]
     if not found:
         raise Mismatch(f"{name} of {_types(args)}")
-    _, resolved = min(found, key=lambda pair: pair[0])
-    if name == "extract":
-        scale = _FIELD_SCALES.get(str(constants[0]).lower(), 0)
-        return resolved._replace(result=msgspec.structs.replace(resolved.result, scale=scale))
-    return resolved
+    return min(found, key=lambda pair: pair[1].cost)
+
+
+def resolve_table(name: str, args: Sequence[Column], constants: Sequence[Scalar]) -> ResolvedTable:
+    """The call of table function `name` on `args`. constants: as of `resolve`. Raises Mismatch."""
+    function = TABLE_FUNCTIONS.get(name)
+    if function is None:
+        raise Mismatch(f"table function {name!r} is not known; there are {', '.join(TABLE_FUNCTIONS)}")
+    signature, matched = _best(function, args, constants)
+    if name == "regexp_extract":
+        groups = scan_groups(str(constants[0]))[1]
+        if not groups:
+            raise Mismatch("regexp_extract needs a pattern with a group")
+        named = ((group or f"column{number}") for number, group in enumerate(groups, 1))
+        return ResolvedTable(function, signature, matched.args, tuple(Column(n, T.TEXT) for n in named))
+    made = [(each, _result(each, matched.bound, matched.scales)) for each in signature.results]
+    columns = tuple(
+        msgspec.structs.replace(
+            column,
+            name=each.name or name,
+            nullable=column.nullable or (each.null_elements and not each.is_list),
+        )
+        for each, column in made
+    )
+    return ResolvedTable(function, signature, matched.args, columns)
 
 
 def _types(args: Iterable[Column]) -> str:
@@ -147,7 +200,7 @@ def _nullable(column: Column, function: Function, args: Sequence[Column]) -> Col
     return msgspec.structs.replace(column, name=function.name, nullable=nullable)
 
 
-def _fit(function: Function, signature: Signature, args: Sequence[Column]) -> tuple[int, Resolved] | None:
+def _fit(signature: Signature, args: Sequence[Column]) -> _Matched | None:
     """The arguments as this signature takes them, and how far they are widened for it."""
     patterns = [signature.pattern(position) for position in range(len(args))]
     bound: dict[str, Column] = {}
@@ -163,8 +216,7 @@ def _fit(function: Function, signature: Signature, args: Sequence[Column]) -> tu
             return None
         cost += _distance(arg, to)
         widened.append(to)
-    result = _result(signature.result, bound, scales)
-    return cost, Resolved(function, signature, tuple(widened), _nullable(result, function, args))
+    return _Matched(cost, tuple(widened), bound, scales)
 
 
 def _bind(pattern: Pattern, arg: Column, bound: dict[str, Column]) -> bool:

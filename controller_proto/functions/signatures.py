@@ -9,6 +9,8 @@ A signature is `ARGUMENT, ARGUMENT -> RESULT`. An argument is a type, or
   `numeric(s+t)` has the sum of two scales, up to 38; `numeric(q)` that of a quotient (resolve.py);
 - the last one followed by `...`: as often as one likes, at least once.
 
+A table function gives columns: `T`, or several as `key: text, value: text?`; with `?` it may be NULL.
+
 A plain `numeric` has scale 0. What takes nothing is `-> RESULT`.
 
 Does not: resolve calls (resolve.py), say how anything is computed.
@@ -31,7 +33,8 @@ Nulls = Literal["strict", "some", "always", "never", "all"]
 class Pattern(NamedTuple):
     """An argument or a result. variable: `T`, `U`, `any` or empty. type: where there is no variable.
 
-    scale: of a numeric, as it is written. is_list: a list of that. null_elements: whose elements may be NULL.
+    scale: of a numeric, as it is written. is_list: a list of that. null_elements: whose elements may be NULL;
+    of a column of a table function, whether it may itself. name: of such a column.
     """
 
     variable: str
@@ -39,15 +42,24 @@ class Pattern(NamedTuple):
     scale: str
     is_list: bool
     null_elements: bool
+    name: str = ""
 
 
 class Signature(NamedTuple):
-    """One overload. text: as it was declared, which is its name. variadic: the last argument repeats."""
+    """One overload. text: as it was declared, which is its name. variadic: the last argument repeats.
+
+    results: what comes out; several of a table function alone.
+    """
 
     text: str
     args: tuple[Pattern, ...]
     variadic: bool
-    result: Pattern
+    results: tuple[Pattern, ...]
+
+    @property
+    def result(self) -> Pattern:
+        """What comes out of a scalar function."""
+        return self.results[0]
 
     def takes(self, count: int) -> bool:
         """Whether so many arguments may be given."""
@@ -92,13 +104,18 @@ def _pattern(text: str) -> Pattern:
     return Pattern("", _TYPES[base], scale, is_list, null_elements)
 
 
+def _result(text: str) -> Pattern:
+    name, colon, type_ = text.rpartition(": ")
+    return _pattern(type_)._replace(name=name) if colon else _pattern(text)
+
+
 def _signature(text: str) -> Signature:
-    left, _, result = text.partition("-> ")
+    left, _, results = text.partition("-> ")
     parts = [part for part in left.strip().split(", ") if part]
     variadic = bool(parts) and parts[-1].endswith("...")
     if variadic:
         parts[-1] = parts[-1].removesuffix("...")
-    return Signature(text, tuple(map(_pattern, parts)), variadic, _pattern(result))
+    return Signature(text, tuple(map(_pattern, parts)), variadic, tuple(map(_result, results.split(", "))))
 
 
 def signatures(text: str) -> tuple[Signature, ...]:

@@ -17,11 +17,12 @@ from controller_proto.functions import (
     mathematics,
     moments,
     patterns,
+    tables,
     text,
 )
 from controller_proto.functions.signatures import Function
 
-__all__ = ["ERRORS", "FAMILIES", "FUNCTIONS"]
+__all__ = ["ERRORS", "FAMILIES", "FUNCTIONS", "TABLE_FUNCTIONS"]
 
 # The texts of errors in data, in the order of their codes, which begin at 1. Kernels know the first ones.
 ERRORS: Final = (
@@ -69,6 +70,7 @@ ERRORS: Final = (
     "no number of jsonb",
     "argument list must have even number of elements",
     "key must not be null",
+    *tables.TABLE_ERRORS,
 )
 
 # What pages call a family, and its functions.
@@ -87,3 +89,5 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Function, ...]]]] = {
 FUNCTIONS: Final[dict[str, Function]] = {
     function.name: function for _, functions in FAMILIES.values() for function in functions
 }
+# Of FlatMap: they give rows.
+TABLE_FUNCTIONS: Final[dict[str, Function]] = {function.name: function for function in tables.FUNCTIONS}

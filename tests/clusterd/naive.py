@@ -523,23 +523,59 @@ def _constant(plan: Constant) -> Collection:
 
 
 def _flat_map(plan: FlatMap, source: Collection) -> Collection:
-    out = Collection((*source.types, T.INT64))
+    made = _TABLE_TYPES[plan.function]
+    if plan.function == "generate_series":
+        made = (expr_type(plan.args[0], source.types),)
+    out = Collection((*source.types, *made, *[T.INT64] * plan.with_ordinality))
     out.take_errors(source)
     for row, count in source.rows.items():
         args = [evaluate(arg, row, source.types) for arg in plan.args]
         failed = [arg for arg in args if isinstance(arg, Err)]
-        if failed:
-            out.fail(failed[0].text, count)
-        elif None not in args:
-            start, stop, step = (*args, 1)[:3]
-            if step == 0:
-                out.fail("eval-error: step size cannot equal zero", count)
-                continue
-            for value in range(start, stop + (1 if step > 0 else -1), step):
-                if len(out.rows) > MOST_ROWS:
-                    raise TooLarge
-                out.add((*row, value), count)
+        rows = failed[0] if failed else [] if None in args else _table_rows(plan.function, args)
+        if isinstance(rows, Err):
+            out.fail(rows.text, count)
+            continue
+        for number, each in enumerate(rows, 1):
+            if len(out.rows) > MOST_ROWS:
+                raise TooLarge
+            out.add((*row, *each, *[number] * plan.with_ordinality), count)
     return out
+
+
+_TABLE_TYPES: dict[str, Types] = {
+    "generate_series": (T.INT64,), "generate_subscripts": (T.INT64,), "unnest": (T.INT16,),
+    "jsonb_array_elements": (T.JSONB,), "jsonb_each_text": (T.TEXT, T.TEXT),
+    "jsonb_object_keys": (T.TEXT,), "string_to_table": (T.TEXT,),
+}  # fmt: skip
+
+
+def _table_rows(function: str, args: list[Any]) -> Iterable[Row] | Err:
+    """The rows that a table function gives for arguments that are not NULL."""
+    first = args[0]
+    if function == "generate_series":
+        start, stop, step = (*args, 1)[:3]
+        if isinstance(step, tuple):  # an interval without months
+            step = step[1] * 86_400_000_000 + step[2] // 1000
+        if step == 0:
+            return Err("eval-error: step size cannot equal zero")
+        return ((value,) for value in range(start, stop + (1 if step > 0 else -1), step))
+    if function == "generate_subscripts":
+        return [(at,) for at in range(1, len(first) + 1)] if args[1] == 1 else []
+    if function == "unnest":
+        return [(element,) for element in first]
+    if function == "string_to_table":
+        return [(part,) for part in (first.split(args[1]) if args[1] else [first])] if first else []
+    parsed = json.loads(first)
+    if function == "jsonb_array_elements":
+        if isinstance(parsed, list):
+            return [(json.dumps(each, separators=(",", ":")),) for each in parsed]
+        what = "an object" if isinstance(parsed, dict) else "a scalar"
+        return Err(f"eval-error: cannot extract elements from {what}")
+    if not isinstance(parsed, dict):
+        return Err(f"eval-error: cannot call {function.removesuffix('_text')} on a non-object")
+    if function == "jsonb_object_keys":
+        return [(key,) for key in sorted(parsed)]
+    return [(key, None if parsed[key] is None else str(parsed[key])) for key in sorted(parsed)]
 
 
 def _mixed(a: Expr, b: Expr, row: Row, types: Types, null_safe: bool) -> Any:

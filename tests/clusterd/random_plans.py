@@ -259,13 +259,40 @@ class Plans:
 
     def _flat_map(self, source: Plan) -> Plan:
         rng, of = self._rng, self.schema(source)
+        counted = rng.random() < 0.3
+        if rng.random() < 0.5:
+            type_ = rng.choice([T.LIST, T.JSONB, T.TEXT, T.TIMESTAMP])
+            # A list in a plan is one of smallints, as columns are.
+            there = [
+                ColumnRef(i)
+                for i, c in enumerate(of.columns)
+                if c.type is type_ and c.fields == FIELDS.get(type_, ())
+            ]
+            subject = rng.choice(there) if there and rng.random() < 0.8 else wire_literal(rng, type_)
+            function, args = self._table_function(subject, type_)
+            return FlatMap(source, function, args, counted)
         small = [Literal(T.INT64, n) for n in (-1, 0, 1, 2, 3)]
         args: list[Expr] = [rng.choice(small), rng.choice(small)]
         args += [rng.choice(small)] * rng.choice([0, 0, 1])
         if rng.random() < 0.6:
             at = rng.randrange(len(args))
             args[at] = Call("%", (self.expr(of, T.INT64), Literal(T.INT64, rng.choice([3, 3, 3, 0]))))
-        return FlatMap(source, "generate_series", tuple(args))
+        return FlatMap(source, "generate_series", tuple(args), counted)
+
+    def _table_function(self, subject: Expr, type_: T) -> tuple[str, tuple[Expr, ...]]:
+        rng = self._rng
+        match type_:
+            case T.LIST if rng.random() < 0.3:
+                return "generate_subscripts", (subject, Literal(T.INT64, rng.choice([1, 1, 2])))
+            case T.LIST:
+                return "unnest", (subject,)
+            case T.JSONB:
+                functions = ["jsonb_array_elements", "jsonb_each_text", "jsonb_object_keys"]
+                return rng.choice(functions), (subject,)
+            case T.TEXT:
+                return "string_to_table", (subject, Literal(T.TEXT, rng.choice(["b", "cd", ""])))
+        step = rng.choice([(0, 0, 1000), (0, 1, 0), (0, 0, -2000), (0, 0, 0), (0, -1, 0)])
+        return "generate_series", (subject, wire_literal(rng, type_), Literal(T.INTERVAL, step))
 
     def _join(self, inputs: Sequence[Plan]) -> Plan:
         rng = self._rng

@@ -12,14 +12,17 @@ import pytest
 from clusterd.convert import scalars_from_column
 from clusterd.operators.kernels import scalar
 from clusterd.render.expr import compile_expr
-from clusterd.render.functions import MESSAGES, implemented
-from controller_proto.functions import ERRORS, FUNCTIONS
+from clusterd.render.functions import MESSAGES, implemented, implemented_tables
+from controller_proto.expr import Call
+from controller_proto.functions import ERRORS, FUNCTIONS, TABLE_FUNCTIONS
 from controller_proto.functions.page import page
 from controller_proto.literals import format_scalar
 from controller_proto.parse_expr import parse_expr
+from controller_proto.plan import Constant, FlatMap
 from controller_proto.print_plan import format_expr
 from controller_proto.schema import Schema
 from controller_proto.typing_rules import expr_type
+from tests.clusterd.tables import expanded
 
 ROWS = Path(__file__).parent / "test_function_rows.py"
 DOCS = Path(__file__).parents[2] / "docs" / "functions.md"
@@ -29,6 +32,8 @@ SCALARS = [function for function in FUNCTIONS.values() if function.name != "now_
 def test_every_signature_of_the_table_is_implemented_and_no_other() -> None:
     declared = {(f.name, signature.text) for f in SCALARS for signature in f.signatures}
     assert implemented() == declared
+    tables = {(f.name, signature.text) for f in TABLE_FUNCTIONS.values() for signature in f.signatures}
+    assert implemented_tables() == tables
 
 
 @pytest.mark.parametrize("name", [function.name for function in SCALARS])
@@ -46,8 +51,19 @@ def test_an_example_of_the_table_gives_what_it_says(name: str) -> None:
     assert found == function.result
 
 
+@pytest.mark.parametrize("name", sorted(TABLE_FUNCTIONS))
+def test_an_example_of_a_table_function_gives_what_it_says(name: str) -> None:
+    function = TABLE_FUNCTIONS[name]
+    call = parse_expr(function.example)
+    assert isinstance(call, Call)
+    oks, errs, columns = expanded(FlatMap(Constant((((), 1),), Schema(())), call.function, call.args))
+    assert not errs
+    shown = (" ".join(map(format_scalar, row, columns)) for row, _ in oks)
+    assert "; ".join(shown) == function.result
+
+
 def test_errors_of_functions_are_known_and_those_of_kernels_have_their_codes() -> None:
-    named = {error for f in FUNCTIONS.values() for error in f.errors}
+    named = {error for f in (*FUNCTIONS.values(), *TABLE_FUNCTIONS.values()) for error in f.errors}
     assert named - {"its text"} == set(ERRORS)
     codes = scalar.DIVISION_BY_ZERO, scalar.BIGINT_RANGE, scalar.NUMERIC_RANGE
     wanted = ["division by zero", "bigint out of range", "numeric out of range"]

@@ -148,6 +148,11 @@ def _edges() -> Schema:
             ["bigint?", "text?"],
         ),
         (FlatMap(Get("u2"), "generate_series", (_c(0), _c(0))), ["bigint", "text", "bigint"]),
+        (FlatMap(Get("u2"), "string_to_table", (_c(1), _c(1)), True), ["bigint", "text", "text", "bigint"]),
+        (
+            FlatMap(Get("u2"), "regexp_extract", (Literal(T.TEXT, "(a)(?:b)(?P<c>[(])"), _c(1))),
+            ["bigint", "text", "text", "text"],
+        ),
         (Constant((((1,), 1), ((2,), -3)), _edges()), ["bigint"]),
         (Let("l0", Get("u2"), Get("l0")), ["bigint", "text"]),
         (
@@ -206,7 +211,17 @@ def test_a_plan_has_its_schema(plan: Plan, types: list[str]) -> None:
         (TopK(Get("u2"), (), (OrderBy(-1),)), "b: TopK, order: column #-1 of 2 columns"),
         (TopK(Get("u2"), (), (), Literal(T.TEXT, "3")), "b: TopK, limit: it is text, not bigint"),
         (ArrangeBy(Get("u2"), ((_c(0),), (_c(3),))), "b: ArrangeBy, key 1: column #3 of 2 columns"),
-        (FlatMap(Get("u2"), "unnest", ()), "table function 'unnest' is not known"),
+        (FlatMap(Get("u2"), "abs", ()), "table function 'abs' is not known; there are generate_series, "),
+        (FlatMap(Get("u2"), "unnest", ()), "b: FlatMap: unnest takes 1 argument, 0 given"),
+        (FlatMap(Get("u2"), "unnest", (_c(1),)), "b: FlatMap: unnest of text"),
+        (
+            FlatMap(Get("u2"), "regexp_extract", (_c(1), _c(1))),
+            "argument 1 of regexp_extract must be a constant",
+        ),
+        (
+            FlatMap(Get("u2"), "regexp_extract", (Literal(T.TEXT, "a"), _c(1))),
+            "regexp_extract needs a pattern with a group",
+        ),
         (Constant((((1, 2), 1),), PAIR), "row 0, column v: 2 is no text"),
         (Constant((((1,), 1),), PAIR), "row 0 has 1 value for 2 columns"),
         (Constant((((None, "a"), 1),), PAIR), "row 0, column k: null in a column that is not nullable"),

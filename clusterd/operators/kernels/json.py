@@ -12,7 +12,10 @@ from typing import Any
 
 from shm_arrangements.kernels.jit import I64, OUT_BOOL, OUT_I64, U8, i64, inner, kernel
 
-__all__ = ["count_elements", "find_elements", "find_members", "has_key"]
+__all__ = [
+    "count_elements", "count_members", "find_elements", "find_members", "has_key", "span_elements",
+    "span_members",
+]  # fmt: skip
 
 _QUOTE, _COMMA, _COLON, _BACKSLASH = 34, 44, 58, 92
 _OPEN_LIST, _CLOSE_LIST, _OPEN, _CLOSE = 91, 93, 123, 125
@@ -104,6 +107,54 @@ def count_elements(data: Any, lo: Any, hi: Any, out: Any) -> None:
     """out (n,) gets how many elements each array has; -1 of what is none."""
     for i in range(lo.shape[0]):
         out[i] = _count(data, lo[i], hi[i])
+
+
+@kernel(U8, I64, I64, OUT_I64)
+def count_members(data: Any, lo: Any, hi: Any, out: Any) -> None:
+    """out (n,) gets how many members each object has; -1 of what is none."""
+    for i in range(lo.shape[0]):
+        out[i] = -1
+        if lo[i] >= hi[i] or data[lo[i]] != _OPEN:
+            continue
+        count = 0
+        at = lo[i] + 1
+        while at < hi[i] - 1:
+            at = _after_value(data, _after_string(data, at) + 1, hi[i]) + 1
+            count += 1
+        out[i] = count
+
+
+@kernel(U8, I64, I64, OUT_I64, OUT_I64)
+def span_elements(data: Any, lo: Any, hi: Any, out_lo: Any, out_hi: Any) -> None:
+    """out_lo, out_hi (as many as there are elements) get their spans, one array after the other."""
+    made = 0
+    for i in range(lo.shape[0]):
+        at = lo[i] + 1
+        while at < hi[i] - 1:
+            after = _after_value(data, at, hi[i])
+            out_lo[made] = at
+            out_hi[made] = after
+            at = after + 1
+            made += 1
+
+
+@kernel(U8, I64, I64, OUT_I64, OUT_I64, OUT_I64, OUT_I64)
+def span_members(
+    data: Any, lo: Any, hi: Any, out_key_lo: Any, out_key_hi: Any, out_lo: Any, out_hi: Any
+) -> None:
+    """As `span_elements`, of the keys, with their quotes, and values of objects."""
+    made = 0
+    for i in range(lo.shape[0]):
+        at = lo[i] + 1
+        while at < hi[i] - 1:
+            out_key_lo[made] = at
+            at = _after_string(data, at)
+            out_key_hi[made] = at
+            out_lo[made] = at + 1
+            at = _after_value(data, at + 1, hi[i])
+            out_hi[made] = at
+            at += 1
+            made += 1
 
 
 @kernel(U8, I64, I64, I64, i64, OUT_I64, OUT_I64)

@@ -48,7 +48,7 @@ from controller_proto.jsonb import canonical_json
 from shm_arrangements.columns import Column
 from shm_arrangements.types import ColumnSpec, ColumnType, ListType, RecordType
 
-__all__: list[str] = []
+__all__ = ["found_parts", "json_kinds", "spans_of"]
 
 _TEXT, _JSONB, _BOOL = ColumnType.TEXT, ColumnType.JSONB, ColumnType.BOOL
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
@@ -61,7 +61,8 @@ def _column(outcome: Outcome) -> Column:
     return outcome[0] if isinstance(outcome, tuple) else outcome
 
 
-def _spans(column: Column) -> tuple[Any, Ints, Ints]:
+def spans_of(column: Column) -> tuple[Any, Ints, Ints]:
+    """The bytes of a VARIABLE column, and where in them each value begins and ends."""
     data, offsets = plain_texts(column)
     return data, np.ascontiguousarray(offsets[:-1]), np.ascontiguousarray(offsets[1:])
 
@@ -86,7 +87,7 @@ def _elements(data: Any, lo: Ints, hi: Ints, indexes: Ints) -> tuple[Ints, Ints]
     return out_lo, out_hi
 
 
-def _found(data: Any, lo: Ints, hi: Ints, as_text: bool) -> Column:
+def found_parts(data: Any, lo: Ints, hi: Ints, as_text: bool) -> Column:
     """The parts at spans, as jsonb or as texts; NULL where there is none."""
     there = lo >= 0
     lo, hi = np.where(there, lo, 0), np.where(there, hi, 0)
@@ -112,13 +113,13 @@ def _unescaped(text: str) -> str:
 
 def _get(call: CallSite, args: Sequence[Column]) -> Outcome:
     as_text = call.result.type is _TEXT
-    data, lo, hi = _spans(spread(args[0], rows_of(args)))
+    data, lo, hi = spans_of(spread(args[0], rows_of(args)))
     found = (
         _members(data, lo, hi, args[1])
         if args[1].type is _TEXT
         else _elements(data, lo, hi, np.ascontiguousarray(args[1].values))
     )
-    return _found(data, *found, as_text)
+    return found_parts(data, *found, as_text)
 
 
 strict("->")(_get)
@@ -131,7 +132,7 @@ def _follow(call: CallSite, args: Sequence[Column]) -> Outcome:
     def follow(column: Column, path: Sequence[str | None]) -> Column:
         if None in path:
             return Column.nulls(type_, len(column))
-        data, lo, hi = _spans(column)
+        data, lo, hi = spans_of(column)
         for name in path:
             in_object = _members(data, lo, hi, Column.from_pylist(_TEXT, [name]))
             index = int(name) if name and _INTEGER.fullmatch(name) else None
@@ -141,7 +142,7 @@ def _follow(call: CallSite, args: Sequence[Column]) -> Outcome:
             in_array = _elements(data, lo, hi, np.array([index], np.int64))
             is_member = in_object[0] >= 0
             lo, hi = (np.where(is_member, a, b) for a, b in zip(in_object, in_array, strict=True))
-        return _found(data, lo, hi, type_ is _TEXT)
+        return found_parts(data, lo, hi, type_ is _TEXT)
 
     return by_constants(type_, follow, *args)
 
@@ -152,14 +153,15 @@ strict("#>>")(_follow)
 
 @strict("?")
 def _has(call: CallSite, args: Sequence[Column]) -> Outcome:
-    data, lo, hi = _spans(spread(args[0], rows_of(args)))
+    data, lo, hi = spans_of(spread(args[0], rows_of(args)))
     out = np.empty(len(lo), np.bool_)
     kernels.has_key(data, lo, hi, *plain_texts(_escaped(args[1])), step(args[1]), out)
     return Column(_BOOL, out)
 
 
-def _kinds(column: Column) -> Ints:
-    data, lo, hi = _spans(column)
+def json_kinds(column: Column) -> Ints:
+    """Of each value which of `_KINDS` it is."""
+    data, lo, hi = spans_of(column)
     if not len(data):
         return np.full(len(lo), 5, np.int64)
     return np.where(hi > lo, _FIRST[data[np.minimum(lo, len(data) - 1)]], 5)
@@ -167,12 +169,12 @@ def _kinds(column: Column) -> Ints:
 
 @strict("jsonb_typeof")
 def _typeof(call: CallSite, args: Sequence[Column]) -> Outcome:
-    return Column.from_pylist(_TEXT, _KINDS).take(_kinds(args[0]))
+    return Column.from_pylist(_TEXT, _KINDS).take(json_kinds(args[0]))
 
 
 @strict("jsonb_array_length")
 def _array_length(call: CallSite, args: Sequence[Column]) -> Outcome:
-    data, lo, hi = _spans(args[0])
+    data, lo, hi = spans_of(args[0])
     out = np.empty(len(lo), np.int64)
     kernels.count_elements(data, lo, hi, out)
     return Column(ColumnType.INT64, out), failing(out < 0, "cannot get array length of a non-array")
@@ -183,7 +185,7 @@ def _array_length(call: CallSite, args: Sequence[Column]) -> Outcome:
 
 def _of_kind(column: Column, kind: int) -> tuple[Column, Codes | None]:
     """The texts of values of a kind; of others an error, and the text 0."""
-    wrong = _kinds(column) != kind
+    wrong = json_kinds(column) != kind
     texts = Column(_TEXT, *plain_texts(column))
     if wrong.any():
         both = Column.concat(_TEXT, (texts, Column.from_pylist(_TEXT, ["0"])))

@@ -22,14 +22,14 @@ from clusterd.render.functions.texts import by_constants, by_distinct, plain_tex
 from shm_arrangements.columns import Column
 from shm_arrangements.types import AnyType, ColumnType, ListType
 
-__all__: list[str] = []
+__all__ = ["Lists", "list_column", "lists_of"]
 
 _TEXT, _BIGINT, _BOOL = ColumnType.TEXT, ColumnType.INT64, ColumnType.BOOL
 _NO_VALUES: Final = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
-class _Lists:
+class Lists:
     """elements: of all lists; ends (n + 1,): where those of each begin; owner: the list of each element."""
 
     elements: Column
@@ -44,15 +44,17 @@ class _Lists:
         return np.repeat(np.arange(len(self.ends) - 1, dtype=np.int64), self.sizes)
 
 
-def _lists(column: Column, n: int) -> _Lists:
+def lists_of(column: Column, n: int) -> Lists:
+    """A column of lists, of length 1 or n, as n lists."""
     column = spread(column.plain(), n).plain()
     offsets = column.offsets
     assert offsets is not None
     first, last = int(offsets[0]), int(offsets[-1])
-    return _Lists(column.children[0].slice(first, last), offsets - first)
+    return Lists(column.children[0].slice(first, last), offsets - first)
 
 
-def _made(type_: AnyType, elements: Column, ends: Ints) -> Column:
+def list_column(type_: AnyType, elements: Column, ends: Ints) -> Column:
+    """Lists of type `type_`, each of the elements between two of `ends`."""
     return Column(type_, _NO_VALUES, ends, children=(elements,))
 
 
@@ -77,14 +79,14 @@ def _array(call: CallSite, args: Sequence[Evaluated], n: int) -> Evaluated:
     columns = [spread(each.column, n) for each in args]
     rows = np.arange(n, dtype=np.int64)[:, None] + n * np.arange(len(args), dtype=np.int64)
     elements = Column.concat(_element_type(call.result.type), columns).take(rows.reshape(-1))
-    made = _made(call.result.type, elements, np.arange(n + 1, dtype=np.int64) * len(args))
+    made = list_column(call.result.type, elements, np.arange(n + 1, dtype=np.int64) * len(args))
     return with_nulls(made, None, *(each.errors for each in args))
 
 
 @strict("subscript")
 def _subscript(call: CallSite, args: Sequence[Column]) -> Outcome:
     n = rows_of(args)
-    lists = _lists(args[0], n)
+    lists = lists_of(args[0], n)
     at = np.broadcast_to(args[1].values, n)
     there = (at >= 1) & (at <= lists.sizes)
     if not len(lists.elements):
@@ -95,20 +97,20 @@ def _subscript(call: CallSite, args: Sequence[Column]) -> Outcome:
 
 @strict("cardinality")
 def _cardinality(call: CallSite, args: Sequence[Column]) -> Outcome:
-    return Column(_BIGINT, _lists(args[0], len(args[0])).sizes)
+    return Column(_BIGINT, lists_of(args[0], len(args[0])).sizes)
 
 
 @strict("array_length")
 def _length(call: CallSite, args: Sequence[Column]) -> Outcome:
     n = rows_of(args)
-    sizes = _lists(args[0], n).sizes
+    sizes = lists_of(args[0], n).sizes
     there = sizes > 0
     if len(args) == 2:
         there = there & (args[1].values == 1)
     return with_nulls(Column(_BIGINT, sizes * there), there).column
 
 
-def _equal(lists: _Lists, value: Column) -> tuple[Bools, Bools, Bools]:
+def _equal(lists: Lists, value: Column) -> tuple[Bools, Bools, Bools]:
     """Of each element: whether it equals its list's value, is NULL, and has a NULL to be compared with."""
     wanted = value.take(lists.owner)
     _, equal = order_of(lists.elements, wanted)
@@ -116,7 +118,7 @@ def _equal(lists: _Lists, value: Column) -> tuple[Bools, Bools, Bools]:
     return equal & ~none & ~null_wanted, none, null_wanted
 
 
-def _some(lists: _Lists, which: Bools) -> Bools:
+def _some(lists: Lists, which: Bools) -> Bools:
     """Which lists have such an element."""
     found: Bools = np.bincount(lists.owner[which], minlength=len(lists.ends) - 1) > 0
     return found
@@ -124,14 +126,14 @@ def _some(lists: _Lists, which: Bools) -> Bools:
 
 @opened("= any")
 def _any(call: CallSite, args: Sequence[Evaluated], n: int) -> Evaluated:
-    lists = _lists(args[1].column, n)
+    lists = lists_of(args[1].column, n)
     equal, none, null_wanted = _equal(lists, spread(args[0].column, n))
     found = _some(lists, equal)
     known = found | ~_some(lists, none | null_wanted)
     return fixed(_BOOL, found, known & ~_nulls(args[1].column), args[0].errors, args[1].errors)
 
 
-def _same(lists: _Lists, value: Column) -> Bools:
+def _same(lists: Lists, value: Column) -> Bools:
     """Of each element whether it is not distinct from its list's value."""
     equal, none, null_wanted = _equal(lists, value)
     return equal | (none & null_wanted)
@@ -139,7 +141,7 @@ def _same(lists: _Lists, value: Column) -> Bools:
 
 @opened("array_position")
 def _position(call: CallSite, args: Sequence[Evaluated], n: int) -> Evaluated:
-    lists = _lists(args[0].column, n)
+    lists = lists_of(args[0].column, n)
     at = np.flatnonzero(_same(lists, spread(args[1].column, n)))[::-1]
     found = np.zeros(n, np.int64)
     owner = lists.owner[at]
@@ -147,7 +149,7 @@ def _position(call: CallSite, args: Sequence[Evaluated], n: int) -> Evaluated:
     return fixed(_BIGINT, found, found > 0, args[0].errors, args[1].errors)
 
 
-def _joined(type_: AnyType, first: _Lists, second: _Lists, n: int) -> Column:
+def _joined(type_: AnyType, first: Lists, second: Lists, n: int) -> Column:
     """The elements of each list of the first, then those of the second."""
     ends = _ends(first.sizes + second.sizes)
     rows = np.empty(int(ends[-1]), np.int64)
@@ -158,17 +160,17 @@ def _joined(type_: AnyType, first: _Lists, second: _Lists, n: int) -> Column:
         first.elements
     ) + np.arange(len(second.elements))
     both = Column.concat(_element_type(type_), (first.elements, second.elements))
-    return _made(type_, both.take(rows), ends)
+    return list_column(type_, both.take(rows), ends)
 
 
-def _ones(column: Column, n: int) -> _Lists:
+def _ones(column: Column, n: int) -> Lists:
     """Each value as a list of its own."""
-    return _Lists(spread(column.plain(), n), np.arange(n + 1, dtype=np.int64))
+    return Lists(spread(column.plain(), n), np.arange(n + 1, dtype=np.int64))
 
 
-def _as_lists(type_: AnyType, argument: Evaluated, n: int) -> _Lists:
+def _as_lists(type_: AnyType, argument: Evaluated, n: int) -> Lists:
     is_list = isinstance(argument.column.type, ListType) and argument.column.type == type_
-    return _lists(argument.column, n) if is_list else _ones(argument.column, n)
+    return lists_of(argument.column, n) if is_list else _ones(argument.column, n)
 
 
 @opened("array_append")
@@ -187,25 +189,25 @@ def _cat(call: CallSite, args: Sequence[Evaluated], n: int) -> Evaluated:
 @strict("||", "T list, T list -> T list")
 def _concat(call: CallSite, args: Sequence[Column]) -> Outcome:
     n = rows_of(args)
-    return _joined(call.result.type, _lists(args[0], n), _lists(args[1], n), n)
+    return _joined(call.result.type, lists_of(args[0], n), lists_of(args[1], n), n)
 
 
-def _kept(lists: _Lists, keep: Bools) -> _Lists:
+def _kept(lists: Lists, keep: Bools) -> Lists:
     sizes = np.bincount(lists.owner[keep], minlength=len(lists.ends) - 1)
-    return _Lists(lists.elements.take(np.flatnonzero(keep)), _ends(sizes.astype(np.int64)))
+    return Lists(lists.elements.take(np.flatnonzero(keep)), _ends(sizes.astype(np.int64)))
 
 
 @opened("array_remove")
 def _remove(call: CallSite, args: Sequence[Evaluated], n: int) -> Evaluated:
-    lists = _lists(args[0].column, n)
+    lists = lists_of(args[0].column, n)
     left = _kept(lists, ~_same(lists, spread(args[1].column, n)))
-    made = _made(call.result.type, left.elements, left.ends)
+    made = list_column(call.result.type, left.elements, left.ends)
     return with_nulls(made, ~_nulls(args[0].column), args[0].errors, args[1].errors)
 
 
 @opened("array_to_string")
 def _to_string(call: CallSite, args: Sequence[Evaluated], n: int) -> Evaluated:
-    lists = _lists(args[0].column, n)
+    lists = lists_of(args[0].column, n)
     kind = call.args[0].type
     assert isinstance(kind, ListType)
     none = _nulls(lists.elements)
@@ -216,7 +218,7 @@ def _to_string(call: CallSite, args: Sequence[Evaluated], n: int) -> Evaluated:
         both = Column.concat(_TEXT, (texts, instead))
         texts = both.take(np.arange(len(texts), dtype=np.int64) + none * len(texts))
         keep = keep | ~_nulls(instead)
-    kept = _kept(_Lists(texts, lists.ends), keep)
+    kept = _kept(Lists(texts, lists.ends), keep)
     between = spread(args[1].column, n).take(kept.owner)
     is_last = np.zeros(len(kept.elements), np.bool_)
     is_last[kept.ends[1:][kept.sizes > 0] - 1] = True
@@ -231,14 +233,14 @@ def _of_string(call: CallSite, args: Sequence[Column]) -> Outcome:
 
     def split(column: Column, separator: str) -> Column:
         if separator:
-            lists = _lists(
+            lists = lists_of(
                 list_of_arrow(type_, pc.split_pattern(to_arrow(column), pattern=separator)), len(column)
             )
         else:
             lists = _ones(column, len(column))
         is_empty = np.diff(plain_texts(column)[1]) == 0
         left = _kept(lists, ~is_empty[lists.owner])
-        return _made(type_, left.elements, left.ends)
+        return list_column(type_, left.elements, left.ends)
 
     return by_constants(type_, split, *args)
 

@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 from clusterd.render.functions.evaluated import code_of
 from clusterd.render.functions.registry import CallSite, Outcome, Strict, strict
 from clusterd.render.functions.texts import by_constants, from_arrow, to_arrow
+from controller_proto.functions import scan_groups
 from shm_arrangements.columns import Column
 from shm_arrangements.types import AnyType, ColumnType
 
-__all__ = ["list_of_arrow"]
+__all__ = ["by_pattern", "list_of_arrow", "unused_characters"]
 
 _TEXT, _BOOL, _BIGINT = ColumnType.TEXT, ColumnType.BOOL, ColumnType.INT64
 _WHOLE: Final = re.compile(r"(?s)(%?)([^%_\\]*)(%?)")
@@ -94,7 +95,7 @@ def _regex(pattern: str, flags: str) -> str | None:
     return f"(?{case}{'m' if lines else 's'}){pattern}"
 
 
-def _by_pattern(
+def by_pattern(
     type_: AnyType, function: Callable[..., Column], column: Column, pattern: str, flags: str = ""
 ) -> Outcome:
     """`function(texts, regex)`; a pattern that is none is an error of every row."""
@@ -114,12 +115,12 @@ def _matches(texts: Any, regex: str) -> Column:
 @strict("~")
 @strict("regexp_like")
 def _like(call: CallSite, args: Sequence[Column]) -> Outcome:
-    return by_constants(_BOOL, functools.partial(_by_pattern, _BOOL, _matches), *args)
+    return by_constants(_BOOL, functools.partial(by_pattern, _BOOL, _matches), *args)
 
 
 @strict("~*")
 def _like_ignoring_case(call: CallSite, args: Sequence[Column]) -> Outcome:
-    return by_constants(_BOOL, lambda c, pattern: _by_pattern(_BOOL, _matches, c, pattern, "i"), *args)
+    return by_constants(_BOOL, lambda c, pattern: by_pattern(_BOOL, _matches, c, pattern, "i"), *args)
 
 
 @strict("regexp_count")
@@ -128,7 +129,7 @@ def _count(call: CallSite, args: Sequence[Column]) -> Outcome:
         found = pc.count_substring_regex(texts, pattern=regex)
         return Column(_BIGINT, found.to_numpy().astype(np.int64))
 
-    return by_constants(_BIGINT, functools.partial(_by_pattern, _BIGINT, count), *args)
+    return by_constants(_BIGINT, functools.partial(by_pattern, _BIGINT, count), *args)
 
 
 def _rewrite(match: re.Match[str]) -> str:
@@ -151,35 +152,9 @@ def _replace(call: CallSite, args: Sequence[Column]) -> Outcome:
             )
             return from_arrow(_TEXT, replaced)
 
-        return _by_pattern(_TEXT, run, column, pattern, flags)
+        return by_pattern(_TEXT, run, column, pattern, flags)
 
     return by_constants(_TEXT, replace, *args)
-
-
-@functools.lru_cache(1024)
-def _named(pattern: str) -> tuple[str, int]:
-    """The pattern with its groups named g1, g2, ...; if it has none, all of it is one."""
-    out, at, groups, in_class = [], 0, 0, False
-    while at < len(pattern):
-        character = pattern[at]
-        out.append(character)
-        if character == "\\":
-            out.append(pattern[at + 1 : at + 2])
-            at += 1
-        elif in_class:
-            in_class = character != "]"
-        elif character == "[":
-            in_class = True
-            # A bracket that comes first is one of the class.
-            for first in ("^", "]"):
-                if pattern[at + 1 : at + 2] == first:
-                    out.append(first)
-                    at += 1
-        elif character == "(" and pattern[at + 1 : at + 2] != "?":
-            groups += 1
-            out.append(f"?P<g{groups}>")
-        at += 1
-    return ("".join(out), groups) if groups else (f"(?P<g1>{pattern})", 1)
 
 
 @strict("regexp_match")
@@ -187,7 +162,8 @@ def _match(call: CallSite, args: Sequence[Column]) -> Outcome:
     type_ = call.result.type
 
     def match(column: Column, pattern: str, flags: str = "") -> Outcome:
-        named, groups = _named(pattern)
+        named, names = scan_groups(pattern)
+        named, groups = (named, len(names)) if names else (f"(?P<g1>{pattern})", 1)
 
         def run(texts: Any, regex: str) -> Column:
             found = pc.extract_regex(texts, pattern=regex)
@@ -201,7 +177,7 @@ def _match(call: CallSite, args: Sequence[Column]) -> Outcome:
             valid = None if fits.all() else fits
             return Column(type_, np.empty(0, np.uint8), ends, valid, children=(elements,))
 
-        return _by_pattern(type_, run, column, named, flags)
+        return by_pattern(type_, run, column, named, flags)
 
     return by_constants(type_, match, *args)
 
@@ -212,7 +188,7 @@ def _substring(call: CallSite, args: Sequence[Column]) -> Outcome:
         return from_arrow(_TEXT, pc.extract_regex(texts, pattern=regex).flatten()[0])
 
     def run(column: Column, pattern: str) -> Outcome:
-        return _by_pattern(_TEXT, part, column, f"(?P<g1>{pattern})")
+        return by_pattern(_TEXT, part, column, f"(?P<g0>{scan_groups(pattern)[0]})")
 
     return by_constants(_TEXT, run, *args)
 
@@ -225,11 +201,11 @@ def list_of_arrow(type_: AnyType, lists: Any) -> Column:
     )
 
 
-def _unused(texts: Any) -> list[str]:
-    """Two characters that no text has."""
+def unused_characters(texts: Any, count: int) -> list[str]:
+    """So many characters that no text has."""
     candidates = map(chr, range(0xE000, 0xF8FF))
     free = (c for c in candidates if not pc.any(pc.match_substring(texts, pattern=c), min_count=0).as_py())
-    return list(itertools.islice(free, 2))
+    return list(itertools.islice(free, count))
 
 
 @strict("regexp_split_to_array")
@@ -238,11 +214,11 @@ def _split(call: CallSite, args: Sequence[Column]) -> Outcome:
 
     def split(texts: Any, regex: str) -> Column:
         # Arrow's own function never ends where a pattern fits nothing at all (an empty part).
-        begin, end = _unused(texts)
+        begin, end = unused_characters(texts, 2)
         marked = pc.replace_substring_regex(texts, pattern=regex, replacement=rf"{begin}\0{end}")
         # An empty part at an end of the text splits nothing.
         marked = pc.replace_substring_regex(marked, f"^{begin}{end}|{begin}{end}$", "")
         marked = pc.replace_substring_regex(marked, f"{begin}[^{end}]*{end}", begin)
         return list_of_arrow(type_, pc.split_pattern(marked, pattern=begin))
 
-    return by_constants(type_, functools.partial(_by_pattern, type_, split), *args)
+    return by_constants(type_, functools.partial(by_pattern, type_, split), *args)

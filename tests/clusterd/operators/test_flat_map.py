@@ -9,7 +9,10 @@ from collections import Counter
 import pytest
 
 from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, Round
-from clusterd.operators.flat_map import TABLE_FUNCTIONS, FlatMapOperator
+from clusterd.operators.flat_map import FlatMapOperator
+from clusterd.render.tables import table_call
+from controller_proto.expr import ColumnRef
+from controller_proto.plan import FlatMap, Get
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.types import ColumnSpec, ColumnType
 from tests.clusterd.operators.histories import Change, accumulate, run, updates_of
@@ -23,8 +26,9 @@ LEAST, MOST = -(1 << 63), (1 << 63) - 1
 NO_STEP = "eval-error: step size cannot equal zero"
 
 
-def series(*args: int) -> FlatMapOperator:
-    return FlatMapOperator(ROW, (0,), TABLE_FUNCTIONS["generate_series"], args)
+def series(*args: int, kept: tuple[int, ...] = (0,)) -> FlatMapOperator:
+    plan = FlatMap(Get("u1"), "generate_series", tuple(map(ColumnRef, args)), with_ordinality=True)
+    return FlatMapOperator(ROW, kept, table_call(plan, ROW)[0], args)
 
 
 def rows_of(row: tuple[object, ...], args: tuple[int, ...]) -> Counter[tuple[object, ...]]:
@@ -32,7 +36,8 @@ def rows_of(row: tuple[object, ...], args: tuple[int, ...]) -> Counter[tuple[obj
     if start is None or stop is None or step is None or step == 0:
         return Counter()
     assert isinstance(start, int) and isinstance(stop, int) and isinstance(step, int)  # noqa: PT018
-    return Counter((row[0], value) for value in range(start, stop + (1 if step > 0 else -1), step))
+    values = range(start, stop + (1 if step > 0 else -1), step)
+    return Counter((row[0], value, number) for number, value in enumerate(values, 1))
 
 
 @pytest.mark.slow
@@ -81,10 +86,21 @@ def test_a_huge_series_is_cut_into_blocks_and_can_be_left_at_any() -> None:
     operator = series(1, 2)
     operator.start(Round(0, Frontier.at(1), 0))
     made = operator.push(0, Delta.of(updates_of(ROW, [(("a", LEAST, MOST, None), 0, 3)])))
-    for block in itertools.islice(made, 5):
+    for number, block in enumerate(itertools.islice(made, 5)):
         assert len(block.oks) == BLOCK_ROWS
         assert set(block.oks.diffs.tolist()) == {3}
+        assert block.oks.columns[-1].values[[0, -1]].tolist() == [
+            number * BLOCK_ROWS + 1, (number + 1) * BLOCK_ROWS,
+        ]  # fmt: skip
     operator.close()
+
+
+def test_a_piece_holds_no_more_than_a_few_copies_of_a_large_row() -> None:
+    operator = series(1, 2)
+    operator.start(Round(0, Frontier.at(1), 0))
+    rows = [(("x" * (5 << 20), 1, 7, None), 0, 1), (("y", 1, 3, None), 0, 1)]
+    pieces = [len(delta.oks) for delta in operator.push(0, Delta.of(updates_of(ROW, rows)))]
+    assert pieces == [3, 3, 4]
 
 
 def test_errors_of_the_input_pass() -> None:

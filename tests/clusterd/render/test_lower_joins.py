@@ -282,13 +282,13 @@ def test_predicates_of_the_input_go_below_a_table_function_that_cannot_fail() ->
         """
         Export index u91 on=u9 key=[]
           Mfp filter=(#1 > 1)
-            FlatMap generate_series(#2, #1) keep=[#0]
-              Mfp map=(1) filter=(#1 > 0) project=(#0, #2, #3)
+            FlatMap generate_series(1, #1) keep=[#0]
+              Mfp filter=(#1 > 0) project=(#0, #2)
                 Source u1
         Export index u81 on=u8 key=[]
           Mfp filter=(#1 > 0)
-            FlatMap generate_series(#3, #4) keep=[#0, #1, #2]
-              Mfp map=(1, #2 + 1)
+            FlatMap generate_series(1, #3) keep=[#0, #1, #2]
+              Mfp map=(#2 + 1)
                 Source u1
         Export index u71 on=u7 key=[]
           Threshold
