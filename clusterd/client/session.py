@@ -4,7 +4,9 @@ Right in what a session must know: a command's success is silent, so creation en
 refusal among the commands before it is raised. Frontiers that are not asked for are taken in by whatever call
 reads next, so that waiting for one thing never loses another.
 
-Does not: run threads, reconnect, keep a history of commands.
+What was said is kept as a reduced history (controller_proto.history), so that `reconnect` can say it again.
+
+Does not: run threads, reconnect by itself (one that was fenced must not).
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ from controller_proto.dataflow import (
     SourceImport,
     WireFrontier,
 )
-from controller_proto.errors import LocalProtocolError, Refusal
+from controller_proto.errors import Disconnected, LocalProtocolError, Refusal
 from controller_proto.expr import Expr
+from controller_proto.history import History
 from controller_proto.ids import GlobalId, parse_id
 from controller_proto.parse_expr import parse_expr
 from controller_proto.parse_plan import parse_plan
@@ -72,10 +75,19 @@ class Client:
     """One session with a replica. Not for use by two threads at once."""
 
     def __init__(
-        self, wire: WireClient, store: Store | None, instance: str | None, name: str = "not connected"
+        self,
+        wire: WireClient,
+        store: Store | None,
+        instance: str | None,
+        *,
+        address: str = "",
+        epoch: int | None = None,
     ) -> None:
+        """epoch: of a controller; None for a reader."""
         self._wire = wire
-        self._name = name
+        self._address = address
+        self._epoch = epoch
+        self._history = History()
         self._store = store
         self._instance = instance
         self._sources: dict[str, GlobalId] = {}
@@ -120,19 +132,55 @@ class Client:
                 store = _store_at(Path(data_dir))
             if instance is None:
                 instance = _instance_of(wire.peer_pid)
-            client = cls(wire, store, instance, f"{'reader' if reader else 'controller'} at {where}")
-            nonce = uuid4().hex
-            if reader:
-                sent = [wire.hello(nonce, kind="reader")]
-            else:
-                sent = [wire.hello(nonce, epoch=time_ns() // 1000 if epoch is None else epoch)]
-                sent.append(wire.send(command.CreateInstance(0, config=dict(config or {}))))
-                sent.append(wire.send(command.InitializationComplete(0)))
-            client._accepted(sent, timeout_s)
+            if not reader and epoch is None:
+                epoch = time_ns() // 1000
+            client = cls(wire, store, instance, address=where, epoch=None if reader else epoch)
+            client._history.sent(command.CreateInstance(0, config=dict(config or {})))
+            client._begin(timeout_s)
         except BaseException:
             wire.close()
             raise
         return client
+
+    def reconnect(self, *, timeout_s: float = 10.0) -> None:
+        """Connect again after `Disconnected`, and say again all that stands: it goes on where it can.
+
+        Indexes stay what they were, readable from what they were allowed to compact to; peeks that were not
+        answered are asked again. Raises as `connect`; Refusal(`fenced`) if another controller came since.
+        """
+        self._wire.close()
+        self._wire = WireClient.connect(self._address, timeout_s=timeout_s)
+        self._frontiers.clear()
+        self._refused.clear()
+        if self._epoch is not None:
+            self._epoch += 1
+        self._begin(timeout_s)
+
+    def _begin(self, timeout_s: float) -> None:
+        """Say hello, and what the history has."""
+        history, self._history = self._history, History()
+        for uuid in self._peeks.keys() - history.open_peeks - self._answers.keys():
+            self._answers[uuid] = response.PeekResponse(uuid, response.PeekCanceled())  # as was asked
+        nonce = uuid4().hex
+        said = history.commands()
+        if self._epoch is None:
+            sent = [self._wire.hello(nonce, kind="reader")]
+            said = [each for each in said if isinstance(each, command.Peek)]
+        else:
+            sent = [self._wire.hello(nonce, epoch=self._epoch)]
+        try:
+            sent += map(self._send, said)
+            self._accepted(sent, timeout_s)
+        except BaseException as error:
+            self._history = history
+            if isinstance(error, Disconnected) and error.reason == "fenced":
+                raise Refusal(error.reason, error.message, error.hint) from error  # the close came first
+            raise
+
+    def _send(self, said: command.Command) -> int:
+        seq = self._wire.send(said)
+        self._history.sent(msgspec.structs.replace(said, seq=seq))
+        return seq
 
     def close(self) -> None:
         """Leave. What was created runs on until another controller comes."""
@@ -150,7 +198,8 @@ class Client:
 
     def __repr__(self) -> str:
         data_dir = None if self._store is None else str(self._store.data_dir)
-        return f"Client({self._name}, instance={self._instance}, data_dir={data_dir})"
+        kind = "reader" if self._epoch is None else "controller"
+        return f"Client({kind} at {self._address}, instance={self._instance}, data_dir={data_dir})"
 
     def fileno(self) -> int:
         """Readable when there is something to `pump`."""
@@ -163,6 +212,7 @@ class Client:
         got = False
         while (said := self._wire.recv(0.0 if got else timeout_s)) is not None:
             got = True
+            self._history.heard(said)
             if isinstance(said, response.Frontiers):
                 self._note(said)
             elif isinstance(said, response.PeekResponse):
@@ -334,9 +384,9 @@ class Client:
             index_imports=tuple(IndexImport(index.id) for index in indexes),
             exports=(export,),
         )
-        sent = [self._wire.send(command.CreateDataflow(0, header, encode_body(DataflowBody(builds))))]
+        sent = [self._send(command.CreateDataflow(0, header, encode_body(DataflowBody(builds))))]
         if schedule:
-            sent.append(self._wire.send(command.Schedule(0, id)))
+            sent.append(self._send(command.Schedule(0, id)))
         self._accepted(sent)
         index = Index(self, export, as_of)
         self._indexes[id] = index
@@ -353,21 +403,21 @@ class Client:
 
     def schedule(self, index: Index) -> None:
         """Let a dataflow that was created with `schedule=False` run."""
-        self._accepted([self._wire.send(command.Schedule(0, index.id))])
+        self._accepted([self._send(command.Schedule(0, index.id))])
 
     def allow_compaction(self, index: Index, since: int) -> None:
         """Promise that `index` is not read before `since` any more; reads below it are refused."""
         index.since = max(index.since, since)
-        self._wire.send(command.AllowCompaction(0, index.id, (since,)))
+        self._send(command.AllowCompaction(0, index.id, (since,)))
 
     def drop(self, index: Index) -> None:
         """End a dataflow; what waits for it is answered `dropped`."""
         self._indexes.pop(index.id, None)
-        self._wire.send(command.AllowCompaction(0, index.id, ()))
+        self._send(command.AllowCompaction(0, index.id, ()))
 
     def update_configuration(self, **settings: bool | int | float | str) -> None:
         """Change settings, for everything at once. Raises Refusal(`unknown-setting`)."""
-        self._accepted([self._wire.send(command.UpdateConfiguration(0, config=settings))])
+        self._accepted([self._send(command.UpdateConfiguration(0, config=settings))])
 
     def frontier(self, id: GlobalId) -> WireFrontier | None:
         """The write frontier last reported: `(t,)`, `()` when closed, None before the first report."""
@@ -465,7 +515,7 @@ class Client:
         uuid = uuid4().hex
         peek = command.Peek(0, uuid=uuid, id=index.id, time=at, keys=rows, finishing=finishing)
         self._peeks[uuid] = _Asked(index, at, validate_peek(peek, index.export))
-        self._wire.send(peek)
+        self._send(peek)
         return uuid
 
     def await_peek(self, uuid: str, timeout_s: float = DEADLINE_S) -> Answer:
@@ -473,7 +523,7 @@ class Client:
         deadline = monotonic() + timeout_s
         while uuid not in self._answers:
             if not self.pump(max(0.0, deadline - monotonic())):
-                self._wire.cancel(uuid)
+                self._send(command.CancelPeek(0, uuid=uuid))
                 asked = self._peeks[uuid]
                 raise TimeoutError(self._late(asked.of.id, asked.at, timeout_s, asked.of.since))
         answer = self._answers.pop(uuid)
@@ -488,7 +538,7 @@ class Client:
 
     def cancel_peek(self, uuid: str) -> None:
         """Ask for a started peek to be canceled; it is answered all the same, once."""
-        self._wire.cancel(uuid)
+        self._send(command.CancelPeek(0, uuid=uuid))
 
     def attach(self, index: Index) -> Attached:
         """The index in this machine's shared memory; reads from it make no call into the daemon."""

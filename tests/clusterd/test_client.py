@@ -159,7 +159,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
         store.create_shard("fruit", SAMPLE_SCHEMA)
         wire = WireClient(left)
         wire.hello("n", kind="reader")
-        yield Client(wire, store, "ab12", "reader at unix:/run/x")
+        yield Client(wire, store, "ab12", address="unix:/run/x")
 
 
 @pytest.fixture

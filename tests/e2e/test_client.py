@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import os
+import socket
 import subprocess
 import sys
 import uuid
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 
 from clusterd import exit_codes
-from clusterd.client import Client, PeekFailed
+from clusterd.client import Client, PeekCanceled, PeekFailed
 from clusterd.launcher import LaunchError, Replica, launch
 from clusterd.storage.store import Store
 from controller_proto.errors import Disconnected, Refusal
@@ -124,6 +126,39 @@ def test_a_reader_beside_the_controller_and_a_later_controller(replica: Replica,
             later.create_index("fruit", key=["kilos"])
             with pytest.raises(Disconnected, match=r"fenced.*reader=True"):
                 client.wait_frontier(fruit.id, 100, timeout_s=10)
+
+
+def test_a_client_that_lost_its_connection_comes_back_to_what_stands(
+    replica: Replica, client: Client
+) -> None:
+    client.create_shard("fruit", FRUIT)
+    fruit = client.create_index("fruit", key=["name"], as_of=0)
+    t = client.write("fruit", [("apple", 3), ("pear", 5)])
+    heavy = client.create_index(client.plan(f"Filter #1 > 3\n  Get {fruit.id}"), key=["name"])
+    assert heavy.peek(at=t).rows() == [("pear", 5)]
+    parked = client.start_peek(heavy, at=t + 1)
+    canceled = client.start_peek(fruit, at=t + 1)
+    client.cancel_peek(canceled)
+    assert replica.instance is not None
+    pages = {name for name in os.listdir("/dev/shm") if name.startswith(f"clusterd.{replica.instance}.p.")}
+    with socket.socket(fileno=os.dup(client.fileno())) as same:
+        same.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(Disconnected):
+        fruit.peek()
+    client.reconnect()
+    assert fruit.peek(at=t).rows() == [("apple", 3), ("pear", 5)]
+    later = client.write("fruit", [("fig", 9)])
+    assert client.await_peek(parked).rows() == [("fig", 9), ("pear", 5)]
+    with pytest.raises(PeekCanceled):
+        client.await_peek(canceled)
+    fruit.wait(later)
+    left = {name for name in os.listdir("/dev/shm") if name.startswith(f"clusterd.{replica.instance}.p.")}
+    assert left == pages, "nothing was built anew"
+    with Client.connect(replica) as other, pytest.raises(Disconnected, match="fenced"):
+        client.peek(fruit, at=t)
+        del other
+    with pytest.raises(Refusal, match="fenced|epoch"):
+        client.reconnect()
 
 
 def test_what_the_command_line_loads_is_followed(replica: Replica, client: Client, tmp_path: Path) -> None:

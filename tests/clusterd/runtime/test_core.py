@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from clusterd import internal
 from clusterd import multiplexer_events as mx
 from clusterd.runtime import effects as fx
 from clusterd.runtime.core import RuntimeCore
-from controller_proto.command import InitializationComplete, UpdateConfiguration
+from controller_proto.command import Command, InitializationComplete, UpdateConfiguration
+from controller_proto.history import History
 from controller_proto.response import Frontiers, PeekCanceled, PeekError, PeekResponse, PeekRows
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
@@ -741,3 +744,67 @@ def test_a_query_that_imports_a_query_reads_its_local_result() -> None:
         world.drop("t2")
         world.drop("u1")
         clean(world)
+
+
+@MODES
+@pytest.mark.parametrize("seed", range(6))
+def test_i19_the_reduced_history_makes_the_replica_that_the_whole_one_made(workers: int, seed: int) -> None:
+    rng = random.Random(seed)
+    world = booted(workers)
+    history = History()
+    told: list[Command] = []
+    send = world.send
+
+    def recording(command: Command) -> None:
+        told.append(command)
+        history.sent(command)
+        send(command)
+
+    world.send = recording  # type: ignore[method-assign]
+    world.write(list(range(10)), 10)
+    floors: dict[str, int] = {}
+    for number in range(1, 25):
+        choice = rng.random()
+        if choice < 0.35 or not floors:
+            imports = tuple(rng.sample(sorted(floors), min(len(floors), rng.choice([0, 0, 1, 2]))))
+            as_of = max([floors[each] for each in imports], default=0)
+            world.create(f"u{number}", shard=None if imports else "S", imports=imports, as_of=as_of)
+            world.schedule(f"u{number}")
+            floors[f"u{number}"] = as_of
+        else:
+            id = rng.choice(sorted(floors))
+            if choice < 0.75:
+                time = rng.randint(0, 9)
+                world.compact(id, time)
+                floors[id] = max(floors[id], time)
+            else:
+                world.drop(id)
+                del floors[id]
+        if rng.random() < 0.5:
+            world.settle()
+    whole = answers_of(world, floors)
+    assert len(history.commands()) <= len(told) + 2
+    fresh = World(workers)
+    fresh.shards.update(world.shards)
+    fresh.connect(bare=True)
+    for command in history.commands():
+        fresh.send(msgspec.structs.replace(command, seq=fresh.next_seq()))
+    assert answers_of(fresh, floors) == whole
+    world.connect(bare=True)
+    for command in history.commands():
+        send(msgspec.structs.replace(command, seq=world.next_seq()))
+    assert answers_of(world, floors) == whole, "and the same over what stands"
+
+
+def answers_of(world: World, floors: dict[str, int]) -> dict[tuple[str, int], int | str]:
+    """What every index says at every time, below what may be read too."""
+    world.settle()
+    asked = {f"{id}@{time}/{world.seq}": (id, time) for id in floors for time in range(10)}
+    for uuid, (id, time) in asked.items():
+        world.peek(uuid, id, time)
+    world.settle()
+    found: dict[tuple[str, int], int | str] = {}
+    for uuid, at in asked.items():
+        said = world.answer(uuid)
+        found[at] = rows(said) if isinstance(said.result, PeekRows) else code(said)
+    return found

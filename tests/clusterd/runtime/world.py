@@ -261,15 +261,16 @@ class World:
 
     # -- the controller -------------------------------------------------------------------------------------
 
-    def connect(self) -> None:
-        """A new controller, up to the end of creation."""
+    def connect(self, *, bare: bool = False) -> None:
+        """A new controller, up to the end of creation; bare: after Hello."""
         if self.session:
             self.to_mux(mx.Closed(self.session))
         self.session += 1
         self.epoch += 1
         self.to_mux(mx.Opened(self.session))
         self.send(Hello(self.next_seq(), f"n{self.epoch}", self.epoch))
-        self.send(CreateInstance(self.next_seq()))
+        if not bare:
+            self.send(CreateInstance(self.next_seq()))
 
     def boot(self) -> None:
         self.connect()
