@@ -38,7 +38,8 @@ ONLY = {
 # Sans-I/O modules: events in, effects out.
 PURE = [
     "controller_proto/framing.py", "controller_proto/codec.py", "controller_proto/stage.py",
-    "controller_proto/connection.py", "controller_proto/typing_rules.py", "controller_proto/script.py",
+    "controller_proto/connection.py", "controller_proto/history.py", "controller_proto/typing_rules.py",
+    "controller_proto/script.py",
     "shm_arrangements/registry.py", "shm_arrangements/frontier.py", "clusterd/multiplexer.py",
     "clusterd/declared.py", "clusterd/notices.py", "clusterd/placement.py", "clusterd/sessions.py",
     "clusterd/reconcile.py",
@@ -53,7 +54,7 @@ LAYERS = {
         ["errors", "ids", "jsonb", "schema"], ["aggregates", "framing", "expr", "moments", "tokens"],
         ["literals"], ["functions"], ["plan", "temporal"], ["dataflow"],
         ["command", "response", "typing_rules"],
-        ["stage", "codec", "validate", "parse_expr"],
+        ["stage", "codec", "history", "validate", "parse_expr"],
         ["parse_plan", "script", "print_plan"], ["parse_dataflow"],
         ["connection"], ["client"],
     ],
