@@ -46,7 +46,7 @@ MAX_SOURCES: Final = 4
     ALIVE, CONSUMED, WRITTEN, ODDS, NOT_ONE,
     OPEN, SOURCE, ROW, OP, OWN_DIFF, HIGH, LOW, WRITTEN_BEFORE, ODDS_BEFORE, NOT_ONE_BEFORE,
 ) = range(15)  # fmt: skip
-_PATIENCE = 4  # updates taken one by one after a code that occurred twice: it may be so all over
+_PATIENCE = 2  # updates taken one by one after a code that occurred twice: it may be so all over
 SLOTS: Final = 16  # the sources that are not at their end
 NEXT: Final = SLOTS + MAX_SOURCES  # the next row of each source
 STATE_FIELDS: Final = NEXT + MAX_SOURCES
