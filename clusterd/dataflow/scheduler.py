@@ -1,9 +1,14 @@
 """Scheduler: whose chunk of work is next.
 
-Rounds come decided (sequence.py, or the runtime's core) and take turns: each gets a chunk, so a hydration of
-seconds does not make every other dataflow stale, and after each chunk the caller gets a chance to read its
-pipe (R11). A chunk ends at the first piece of work that ends after half of `chunk_s`, so it keeps within
-`chunk_s` as long as no piece takes the other half.
+Rounds come decided (sequence.py, or the runtime's core) and get chunks (R11). A chunk ends at the first piece
+of work that ends after half of `chunk_s`, so it keeps within `chunk_s` as long as no piece takes the other
+half. What has just begun goes before what had a chunk already and is not over: most rounds are over in their
+first, and none waits for a hydration of seconds but the one chunk that it is in. Long rounds take turns among
+themselves, and one gets its chunk whenever short ones have used half a chunk's time since.
+
+A step that has completed something ends before it goes on with a long round: what follows from it, as the
+round of an importer, has then begun before, and a chain of dataflows waits for that one chunk, not for one a
+link.
 
 Does not: read a clock of its own, decide rounds, wait, publish or notify (the caller does, from
 `Step.completed`).
@@ -79,7 +84,9 @@ class Scheduler:
         self._turn_s = chunk_s / 2
         self._dataflows: dict[Hashable, _Standing] = {}
         self._sequence = RoundSequence()
-        self._running: deque[Hashable] = deque()
+        self._fresh: deque[Hashable] = deque()  # begun, and had no chunk yet
+        self._long: deque[Hashable] = deque()
+        self._short_s = 0.0  # used by fresh ones since a long one had a chunk
         self._rounds = 0
         self._chunks = 0
         self._longest_chunk_s = 0.0
@@ -102,7 +109,7 @@ class Scheduler:
         standing = self._dataflows.pop(dataflow)
         self._sequence.forget(dataflow)
         if standing.work is not None:
-            self._running.remove(dataflow)
+            (self._long if dataflow in self._long else self._fresh).remove(dataflow)
         standing.work = None
         standing.graph.close()
 
@@ -112,33 +119,42 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._running or len(self._sequence))
+        return bool(self._fresh or self._long or len(self._sequence))
 
     def step(self, budget_s: float, clock: Clock) -> Step:
-        """Run chunks until `budget_s` of `clock` is used or nothing is left; at least one if any."""
+        """Run chunks until `budget_s` of `clock` is used or nothing is left, or a long round would be next to
+        what was completed; at least one if any.
+        """
         end = clock() + budget_s
         completed: list[RoundDone] = []
         failed: list[RoundFailed] = []
         while self._begin_decided():
-            dataflow = self._running.popleft()
+            is_fresh = bool(self._fresh) and (not self._long or self._short_s < self._turn_s)
+            if not is_fresh and completed:
+                break
+            dataflow = (self._fresh if is_fresh else self._long).popleft()
             standing = self._dataflows[dataflow]
+            began = clock()
             try:
                 upper = self._chunk(standing, end, clock)
             except self._contained as error:
                 standing.round = standing.work = None
                 failed.append(RoundFailed(dataflow, error))
                 continue
+            now = clock()
+            self._short_s = self._short_s + now - began if is_fresh else 0.0
             if upper is None:
-                self._running.append(dataflow)
+                self._long.append(dataflow)
             else:
                 completed.append(RoundDone(dataflow, upper))
-            if clock() >= end:
+            if now >= end:
                 break
         return Step(tuple(completed), self.has_work, tuple(failed))
 
     def statistics(self) -> SchedulerStatistics:
+        running = len(self._fresh) + len(self._long)
         return SchedulerStatistics(
-            len(self._dataflows), len(self._running), self._rounds, self._chunks, self._longest_chunk_s
+            len(self._dataflows), running, self._rounds, self._chunks, self._longest_chunk_s
         )
 
     def close(self) -> None:
@@ -150,8 +166,8 @@ class Scheduler:
         while (entry := self._sequence.take()) is not None:
             standing = self._dataflows[entry.dataflow]
             standing.work = standing.graph.run(entry.round)
-            self._running.append(entry.dataflow)
-        return bool(self._running)
+            self._fresh.append(entry.dataflow)
+        return bool(self._fresh or self._long)
 
     def _chunk(self, standing: _Standing, end: float, clock: Clock) -> Frontier | None:
         """Run a chunk; the round's upper if that was its last."""

@@ -185,10 +185,12 @@ class WorkerLoop:
     def work(self) -> None:
         """One piece of each kind of work that there is, and what coalesced."""
         self._link.flush()
+        budget_s = self._chunk_s  # R11: of the turn, not of each kind of work
         if self._may_scan:
             self._scan(time.perf_counter() + self._scan_s)
+            budget_s -= self._scan_s
         if self.dataflows.has_work:
-            for done in self.dataflows.step(self._chunk_s):
+            for done in self.dataflows.step(budget_s):
                 self.feed(done)
         elif self.owned.can_merge and not self._scans:
             self.owned.merge(_MERGE_FUEL)

@@ -132,7 +132,8 @@ def expr_type(expr: Expr, types: Types) -> ColumnType:
     if isinstance(expr, Literal):
         return expr.type
     if isinstance(expr, Case):
-        return _wider(expr_type(expr.then, types), expr_type(expr.otherwise, types))
+        arms = [a for a in (expr.then, expr.otherwise) if not (isinstance(a, Call) and a.function == "error")]
+        return _wider(*(expr_type(a, types) for a in (arms * 2)[:2]))
     if expr.function in ("+", "-", "*", "/", "%", "div"):
         return _wider(*(expr_type(a, types) for a in expr.args))
     if expr.function in ("coalesce", "nullif"):
@@ -177,6 +178,8 @@ def evaluate(expr: Expr, row: Sequence[Any], types: Types) -> Any:
     for value in args:
         if isinstance(value, Err):
             return value
+    if expr.function == "error":
+        return Err(f"eval-error: {args[0]}")
     if expr.function == "is_null":
         return args[0] is None
     if expr.function in ("is_distinct_from", "nullif"):

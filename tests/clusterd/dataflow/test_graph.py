@@ -217,6 +217,49 @@ def test_a_short_round_gets_its_turn_while_a_long_one_runs() -> None:
     assert not scheduler.step(1.0, clock).more
 
 
+def test_a_chain_of_short_rounds_waits_for_one_chunk_of_a_hydration_and_not_for_one_a_link() -> None:
+    """As the runtime does: the round of an importer is decided when a step has completed the one before."""
+    log: list[str] = []
+    scheduler = Scheduler(chunk_s=0.05)
+    names = [f"link {k}" for k in range(8)]
+    for name, pieces in (("hydration", 100_000), ("another", 100_000), *((name, 2) for name in names)):
+        scheduler.add(name, graph_of(log, name, pieces))
+    scheduler.begin("hydration", ROUND)
+    scheduler.begin("another", ROUND)
+    clock = Clock(0.001)
+    for _ in range(5):
+        assert not scheduler.step(0.05, clock).completed
+    began = clock.now_s
+    waiting = list(names)
+    scheduler.begin(waiting.pop(0), ROUND)
+    while scheduler.running_round(names[-1]) is not None or waiting:
+        for _ in scheduler.step(0.05, clock).completed:
+            if waiting:
+                scheduler.begin(waiting.pop(0), ROUND)
+    own_s = 0.02 * len(names)  # its looks at the clock
+    assert clock.now_s - began < 0.1 + own_s, "lag of a view while another hydrates"
+
+
+def test_a_hydration_goes_on_however_many_short_rounds_there_are() -> None:
+    log: list[str] = []
+    scheduler = Scheduler(chunk_s=0.05)
+    scheduler.add("hydration", graph_of(log, "hydration", 300))
+    scheduler.begin("hydration", ROUND)
+    clock = Clock(0.001)
+    scheduler.step(0.0, clock)
+    for k in range(20):
+        scheduler.add(k, graph_of([], str(k), 0))
+        scheduler.begin(k, ROUND)
+    steps = 0
+    while "hydration finishes" not in log:
+        for done in scheduler.step(0.05, clock).completed:
+            if isinstance(done.dataflow, int):
+                scheduler.begin(done.dataflow, ROUND)  # at once again, for ever
+        steps += 1
+        assert steps < 200
+    assert scheduler.statistics().rounds > 50
+
+
 def test_a_step_keeps_to_its_budget() -> None:
     log: list[str] = []
     scheduler = Scheduler(chunk_s=10.0)
