@@ -159,7 +159,13 @@ class Scope:
                 if inputs is None:
                     continue
                 assert node.operator is not None
-                for delta in node.operator.step(iteration, [_merged(blocks) for blocks in inputs]):
+                merged: list[list[Delta]] = [[] for _ in inputs]
+                for port, blocks in enumerate(inputs):
+                    for delta in _merged(blocks):
+                        if merged[port]:
+                            yield pause
+                        merged[port].append(delta)
+                for delta in node.operator.step(iteration, merged):
                     if len(delta):
                         for at, part in _by_time(delta):
                             self._hand_on(number, part, at)
@@ -303,21 +309,18 @@ def _at(delta: Delta, time: int) -> Delta:
     return Delta(oks, errs)
 
 
-def _merged(blocks: list[Delta]) -> list[Delta]:
+def _merged(blocks: list[Delta]) -> Iterator[Delta]:
     """The same in fewer blocks: many small ones cost more than they hold."""
-    if len(blocks) < 2:
-        return blocks
-    out: list[Delta] = []
     held: list[Delta] = []
     rows = 0
     for delta in blocks:
         if held and rows + len(delta) > BLOCK_ROWS:
-            out.append(_joined(held))
+            yield _joined(held)
             held, rows = [], 0
         held.append(delta)
         rows += len(delta)
-    out.append(_joined(held))
-    return out
+    if held:
+        yield _joined(held)
 
 
 def _joined(blocks: list[Delta]) -> Delta:

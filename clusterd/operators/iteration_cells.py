@@ -68,26 +68,29 @@ class IterationCells:
         if len(groups):
             self._ends.grow(int(groups.max()) + 1)
 
-    def after(self, groups: Ints, iteration: int) -> Iterator[tuple[int, int, Ints, Ints]]:
-        """The cells after `iteration`, in pieces: of groups[start:end], (m,) places in groups and cells.
+    def have_after(self, groups: Ints, iteration: int) -> NDArray[np.bool_]:
+        """(n,) which groups have cells after `iteration`."""
+        self._room_for(groups)
+        last = self._ends.a[groups, kernels.LAST]
+        is_late: NDArray[np.bool_] = last >= 0
+        is_late[is_late] = self._iterations.a[last[is_late]] > iteration
+        return is_late
 
-        Each group's descend in iteration, and are in one piece.
-        """
+    def after(self, groups: Ints, iteration: int) -> Iterator[tuple[int, int, Ints]]:
+        """The cells after `iteration`, in pieces: all of groups[start:end]."""
         self._room_for(groups)
         state = np.zeros(2, np.int64)
         room = min(BLOCK_ROWS, max(1024, 2 * len(groups)))
         start = 0
         while start < len(groups):
-            owners, cells = np.empty(room, np.int64), np.empty(room, np.int64)
-            kernels.reach(
-                groups, iteration, self._ends.a, self._links.a, self._iterations.a, owners, cells, state
-            )
+            cells = np.empty(room, np.int64)
+            kernels.reach(groups, iteration, self._ends.a, self._links.a, self._iterations.a, cells, state)
             end, count = int(state[kernels.GROUP]), int(state[kernels.REACHED])
             if end == start:
                 room *= 2  # one group may have more than there was room for
                 continue
             self.visited += count
-            yield start, end, owners[:count], cells[:count]
+            yield start, end, cells[:count]
             start = end
 
     def open(self, groups: Ints, iteration: int) -> Ints:

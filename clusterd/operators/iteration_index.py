@@ -59,11 +59,11 @@ class Slots(Protocol):
 
 
 class Keys:
-    """Slots of keys of `spec`, and which of them the time that runs has changed."""
+    """Slots of keys of `spec`, each under a group if `grouped`; and which the time that runs has changed."""
 
-    def __init__(self, spec: RowSpec) -> None:
+    def __init__(self, spec: RowSpec, *, grouped: bool = False) -> None:
         self.spec = spec
-        self.table = RowTable(spec)
+        self.table = RowTable(spec, grouped=grouped)
         self._noted = Growable(np.int64)
         self._marks = Growable(np.uint8)
         self._count = 0
@@ -76,9 +76,9 @@ class Keys:
     def nbytes(self) -> int:
         return self.table.nbytes + self._noted.nbytes + self._marks.nbytes
 
-    def assign(self, columns: Sequence[Column], rows: int) -> Ints:
+    def assign(self, columns: Sequence[Column], rows: int, groups: Ints | None = None) -> Ints:
         """(rows,) the slot of each key."""
-        slots = self.table.assign(encode(columns, self.spec, rows))
+        slots = self.table.assign(encode(columns, self.spec, rows), groups)
         for sized in (self._noted, self._marks):
             sized.grow(self.table.capacity)
         self._count = kernels.note(slots, self._marks.a, self._count, self._noted.a)

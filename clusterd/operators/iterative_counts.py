@@ -40,6 +40,7 @@ __all__ = ["CountMode", "IterativeCounts"]
 Ints = NDArray[np.int64]
 
 _KEYS = 32_768  # of one piece of work
+_STEPS = 2 * BLOCK_ROWS  # along the histories of keys, of one piece
 
 
 class CountMode(IntEnum):
@@ -109,7 +110,7 @@ class IterativeCounts:
             slots, odd = np.empty(room, np.int64), np.empty(2 * len(part), np.int64)
             times, diffs = np.empty(room, np.uint64), np.empty(room, np.int64)
             self._steps += len(part) + kernels.change_counts(
-                part, len(part), iteration, int(self._mode), self._changes.a, self._marks.a,
+                part, len(part), iteration, int(self._mode), _STEPS, self._changes.a, self._marks.a,
                 self._totals.a, self._ends.a, self._links.a, self._iterations.a, self._diffs.a,
                 self._free.a, self._meta, state, slots, times, diffs, odd,
             )  # fmt: skip

@@ -20,8 +20,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from clusterd.dataflow.operator import Columns, Delta, Operator, OperatorStatistics, Round, types_of
+from clusterd.dataflow.operator import (
+    BLOCK_ROWS,
+    Columns,
+    Delta,
+    Operator,
+    OperatorStatistics,
+    Round,
+    types_of,
+)
 from clusterd.operators.consolidation import consolidated
+from clusterd.operators.growable import Growable
 from clusterd.operators.iteration_cells import IterationCells
 from clusterd.operators.iteration_index import IterationIndex, Keys, distinct_slots
 from clusterd.operators.iterative import Blocks
@@ -34,7 +43,7 @@ __all__ = ["Grouped"]
 
 Ints = NDArray[np.int64]
 
-_GROUPS = 8192  # changed in one round of the operator
+_GROUPS = 8192  # led back and forth in one round of the operator
 _ROUND = Round(0, Frontier.empty(), 0)
 _CHANGE = np.uint64(1 << 32)  # the time of the change: j is taken back that much before it, and given after
 
@@ -57,6 +66,7 @@ class Grouped:
     def _reset(self) -> None:
         self._keys = Keys(self._specs[0])
         self._cells = IterationCells()
+        self._cell = Growable(np.int64)  # by group, for the moment
         self._index = IterationIndex(self._cells, self._specs[1])
 
     def step(self, iteration: int, inputs: Sequence[Blocks]) -> Iterator[Delta]:
@@ -72,21 +82,31 @@ class Grouped:
         if not changes:
             return
         slots = distinct_slots([each for each, _ in changes], self._keys.capacity)
-        for lo in range(0, len(slots), _GROUPS):
-            groups = slots[lo : lo + _GROUPS]
-            for start, end, _, later in self._cells.after(groups, iteration):
+        is_late = self._cells.have_after(slots, iteration)
+        early, late = slots[~is_late], slots[is_late]
+        if len(early):
+            mine = changes if not len(late) else [each for each in self._of(early, changes) if len(each[0])]
+            yield from self._change(iteration, late[:0], mine)
+            yield from self._keep(iteration, early, mine)
+        for lo in range(0, len(late), _GROUPS):
+            groups = late[lo : lo + _GROUPS]
+            for start, end, cells in self._cells.after(groups, iteration):
                 part = groups[start:end]
-                mine = changes
-                if len(part) < len(slots):
-                    mine = [
-                        (of[held], oks.filter(held))
-                        for of, oks in changes
-                        if (held := (of >= part[0]) & (of <= part[-1])).any()
-                    ]
-                yield from self._change(iteration, later, [oks for _, oks in mine])
+                mine = [each for each in self._of(part, changes) if len(each[0])]
+                yield from self._change(iteration, cells, mine)
                 yield from self._keep(iteration, part, mine)
 
-    def _change(self, iteration: int, later: Ints, changes: Sequence[Updates]) -> Iterator[Delta]:
+    def _of(self, groups: Ints, changes: Sequence[tuple[Ints, Updates]]) -> Iterator[tuple[Ints, Updates]]:
+        """What of `changes` is of these groups."""
+        is_mine = np.zeros(self._keys.capacity, np.bool_)
+        is_mine[groups] = True
+        for of, oks in changes:
+            held = is_mine.take(of)
+            yield of[held], oks.filter(held)
+
+    def _change(
+        self, iteration: int, later: Ints, changes: Sequence[tuple[Ints, Updates]]
+    ) -> Iterator[Delta]:
         """What `changes` at `iteration` do to the output, if its groups have the cells `later` after it."""
         pause = Delta.empty(self._types)
         out: list[Delta] = []
@@ -95,7 +115,7 @@ class Grouped:
             for delta in self._operator.push(0, Delta.of(updates)):
                 out.append(delta)
                 yield pause
-        for updates in changes:
+        for _, updates in changes:
             times = np.full(len(updates), _CHANGE)
             for delta in self._operator.push(0, Delta.of(Updates(updates.columns, times, updates.diffs))):
                 out.append(delta)
@@ -125,13 +145,21 @@ class Grouped:
             yield Updates(columns, _CHANGE + times, rest.diffs)
 
     def _keep(self, iteration: int, groups: Ints, changes: Sequence[tuple[Ints, Updates]]) -> Iterator[Delta]:
-        """Write down what changed these groups, which ascend."""
-        cells = self._cells.open(groups, iteration)
+        """Write down what changed these groups."""
+        pause = Delta.empty(self._types)
+        self._cell.grow(self._keys.capacity)
+        for lo in range(0, len(groups), BLOCK_ROWS):
+            part = groups[lo : lo + BLOCK_ROWS]
+            self._cell.a[part] = self._cells.open(part, iteration)
+            yield pause
         for of, oks in changes:
-            mine = cells.take(np.searchsorted(groups, of))
-            self._index.add(mine, [oks.columns[k] for k in self._rest], 0, oks.diffs)
-            yield Delta.empty(self._types)
-        self._cells.close(cells[self._index.is_empty(cells)])
+            cells = self._cell.a.take(of)
+            self._index.add(cells, [oks.columns[k] for k in self._rest], 0, oks.diffs)
+            yield pause
+        for lo in range(0, len(groups), BLOCK_ROWS):
+            cells = self._cell.a.take(groups[lo : lo + BLOCK_ROWS])
+            self._cells.close(cells[self._index.is_empty(cells)])
+            yield pause
 
     def settle(self) -> Iterator[None]:
         yield from self._keys.settle(self._cells.is_empty)

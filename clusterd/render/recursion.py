@@ -13,9 +13,11 @@ from dataclasses import replace
 
 from clusterd.dataflow.operator import Operator
 from clusterd.dataflow.scope import Limit, Place, Scope
+from clusterd.operators.aggregates import AggregateCall
 from clusterd.operators.iterative import IterativeOperator, Linear
 from clusterd.operators.iterative_binding import IterativeBinding
 from clusterd.operators.iterative_counts import CountMode, IterativeCounts
+from clusterd.operators.iterative_extremes import IterativeExtremes, is_of_extremes
 from clusterd.operators.iterative_grouped import Grouped
 from clusterd.operators.iterative_join import IterativeJoin
 from clusterd.operators.mfp import MfpOperator
@@ -78,9 +80,16 @@ def _iterative(
             return Linear(MfpOperator((), node.columns))
         case JoinNode():
             return join(node)
-        case ReduceNode(monotonic=True):
+        case ReduceNode(input, keys, aggregates):
+            calls = [
+                AggregateCall(a.function, a.column, column.name)
+                for a, column in zip(aggregates, node.columns[keys:], strict=True)
+            ]
+            columns, key = nodes[input].columns, tuple(range(keys))
+            if is_of_extremes(calls):
+                return IterativeExtremes(columns, key, calls)
             # An input that grows by time may still take rows from one iteration to another.
-            return _iterative(replace(node, monotonic=False), nodes, operator, join)
+            return Grouped(operator(replace(node, monotonic=False))[0], columns, key)
         case _:
             made, _, exchanged = operator(node)
             if not exchanged:

@@ -26,11 +26,11 @@ AFTER, BEFORE = 0, 1
 FIRST, LAST = 0, 1
 
 
-@kernel(I64, i64, I32_2D, I32_2D, I64, OUT_I64, OUT_I64, OUT_I64)
+@kernel(I64, i64, I32_2D, I32_2D, I64, OUT_I64, OUT_I64)
 def reach(
-    groups: Any, iteration: int, ends: Any, links: Any, iterations: Any, owners: Any, cells: Any, state: Any
+    groups: Any, iteration: int, ends: Any, links: Any, iterations: Any, cells: Any, state: Any
 ) -> None:
-    """The cells of groups[state[GROUP]:] after `iteration`, each group's descending; owners: by place.
+    """The cells of groups[state[GROUP]:] after `iteration`, each group's descending.
 
     Stops before a group whose cells have no room; state[REACHED]: how many are given.
     """
@@ -41,7 +41,6 @@ def reach(
         start = count
         at = np.int64(ends[groups[k], LAST])
         while at >= 0 and iterations[at] > iteration and count < room:
-            owners[count] = k
             cells[count] = at
             count += 1
             at = np.int64(links[at, BEFORE])

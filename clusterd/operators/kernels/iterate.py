@@ -185,12 +185,13 @@ def _shown(count: Any, mode: Any) -> Any:
 
 
 @kernel(
-    I64, i64, i64, i64, OUT_I64, OUT_U8, OUT_I64, write(types.int32, 2),
+    I64, i64, i64, i64, i64, OUT_I64, OUT_U8, OUT_I64, write(types.int32, 2),
     write(types.int32, 2), OUT_I64, OUT_I64, OUT_I64, OUT_I64,
     OUT_I64, OUT_I64, OUT_U64, OUT_I64, OUT_I64,
 )  # fmt: skip
 def change_counts(
-    changed: Any, count: int, iteration: int, mode: int, changes: Any, marks: Any, totals: Any, ends: Any,
+    changed: Any, count: int, iteration: int, mode: int, budget: int,
+    changes: Any, marks: Any, totals: Any, ends: Any,
     links: Any, iterations: Any, diffs: Any, free: Any, meta: Any,
     state: Any, out_slot: Any, out_times: Any, out_diffs: Any, odd: Any,
 ) -> int:  # fmt: skip
@@ -201,14 +202,15 @@ def change_counts(
     that is negative somewhere from `iteration` on shows nothing here, but is given in `odd` with its change.
     links, iterations, diffs: the pool of entries, with room for one more a key; free, meta: those not in use.
     state: KEY where to go on, EMITTED how many outputs, ODD how many odd keys, FITS 0 if a sum left 64 bits.
-    Returns how many chain entries were looked at. Stops before a key whose outputs have no room.
+    Returns how many chain entries were looked at. Stops before a key whose outputs have no room, and after
+    one with which the entries looked at reach the budget.
     """
     room = out_slot.shape[0]
     emitted = 0
     strange = 0
     steps = 0
     k = state[KEY]
-    while k < count:
+    while k < count and steps < budget:
         slot = changed[k]
         change = changes[slot]
         if change == 0:

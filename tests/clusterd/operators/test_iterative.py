@@ -15,12 +15,15 @@ from typing import Any
 import pytest
 
 from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, Operator, types_of
+from clusterd.operators.aggregates import AggregateCall
 from clusterd.operators.distinct import DistinctOperator
 from clusterd.operators.iterative import IterativeOperator
 from clusterd.operators.iterative_binding import IterativeBinding
 from clusterd.operators.iterative_counts import CountMode, IterativeCounts
+from clusterd.operators.iterative_extremes import IterativeExtremes
 from clusterd.operators.iterative_grouped import Grouped
 from clusterd.operators.iterative_join import IterativeJoin
+from clusterd.operators.reduce import ReduceOperator
 from clusterd.operators.threshold import ThresholdOperator
 from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
@@ -44,15 +47,22 @@ def some(rng: random.Random, ports: int, changes: int) -> list[Change]:
     ]
 
 
-def step(operator: IterativeOperator, iteration: int, changes: Sequence[Change], ports: int) -> list[Delta]:
+def step(
+    operator: IterativeOperator, iteration: int, changes: Sequence[Change], ports: int, columns: Columns
+) -> list[Delta]:
     """One iteration, its changes in one block a port or one each."""
     inputs: list[list[Delta]] = [[] for _ in range(ports)]
     for port, row, _, diff in changes:
-        inputs[port].append(Delta.of(Updates.from_rows(types_of(COLUMNS), [(row, iteration, diff)])))
+        inputs[port].append(Delta.of(Updates.from_rows(types_of(columns), [(row, iteration, diff)])))
     return list(operator.step(iteration, inputs))
 
 
-def run(operator: IterativeOperator, times: Sequence[Sequence[Change]], ports: int) -> list[Counter[Any]]:
+def run(
+    operator: IterativeOperator,
+    times: Sequence[Sequence[Change]],
+    ports: int,
+    columns: Columns = COLUMNS,
+) -> list[Counter[Any]]:
     """By time: what was given, as counts of (row or message, iteration)."""
     out = []
     for changes in times:
@@ -61,7 +71,7 @@ def run(operator: IterativeOperator, times: Sequence[Sequence[Change]], ports: i
             mine = [change for change in changes if change[2] == iteration]
             if not mine:
                 continue
-            for delta in step(operator, iteration, mine, ports):
+            for delta in step(operator, iteration, mine, ports, columns):
                 for updates in (delta.oks, delta.errs):
                     for row, at, diff in updates.to_rows():
                         assert at >= iteration
@@ -85,6 +95,46 @@ def test_counts_give_what_the_plain_operator_gives_run_over_histories(
         times = [some(rng, 1, rng.choice([1, 4, 12])) for _ in range(rng.choice([1, 6]))]
         grouped = Grouped(plain(COLUMNS), COLUMNS, (0, 1))
         assert run(IterativeCounts(COLUMNS, mode), times, 1) == run(grouped, times, 1)
+
+
+FLAT: Columns = (*COLUMNS, ColumnSpec("n", ColumnType.INT64, True), ColumnSpec("m", ColumnType.INT64, False))
+
+
+def flat(rng: random.Random, changes: int, signed: bool) -> list[Change]:
+    """Few groups of several values; if not signed, what is taken away is there."""
+    out: list[Change] = []
+    have: list[tuple[Row, int]] = []
+    for _ in range(changes):
+        if have and not signed and rng.random() < 0.4:
+            row, since = have.pop(rng.randrange(len(have)))
+            out.append((0, row, rng.randrange(since, ITERATIONS), -1))
+            continue
+        number = rng.randrange(6)
+        row = rng.choice([None, 0, 1]), rng.choice(["x", "a text of some length"]), number or None, number
+        have.append((row, rng.randrange(ITERATIONS)))
+        out.append((0, row, have[-1][1], rng.choice([1, 2, -1]) if signed else 1))
+    return out
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("value", [1, 2, 3])
+@pytest.mark.parametrize("functions", [("min",), ("max",), ("max", "min")])
+def test_extremes_give_what_the_plain_operator_gives_led_back_and_forth(
+    signed: bool, value: int, functions: tuple[str, ...]
+) -> None:
+    for seed in range(30):
+        rng = random.Random(seed)
+        print(f"seed {seed}")
+        times = [flat(rng, rng.choice([1, 4, 30]), signed) for _ in range(rng.choice([1, 6]))]
+        calls = [AggregateCall(function, value) for function in functions]
+        key = rng.choice([(0,), ()])
+        grouped = Grouped(ReduceOperator(FLAT, key, calls), FLAT, key)
+        extremes = IterativeExtremes(FLAT, key, calls)
+        assert run(extremes, times, 1, FLAT) == run(grouped, times, 1, FLAT)
+        gone = [[(0, row, at, -diff) for _, row, at, diff in changes] for changes in times]
+        for operator in (extremes, grouped):
+            run(operator, gone, 1, FLAT)
+            assert operator.statistics().state_rows == 0
 
 
 @pytest.mark.parametrize("null_safe", [False, True])
