@@ -21,14 +21,14 @@ from clusterd.operators.growable import Growable
 from clusterd.operators.kernels import steps as steps_kernels
 from clusterd.operators.kernels import treap, windows
 from clusterd.operators.row_table import Partials, RowTable, count_holders
-from clusterd.operators.time_steps import Steps, Work, pausing, pieces
+from clusterd.operators.time_steps import Steps, Work, by_digit, pausing, pieces
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowImage, RowSpec
 from shm_arrangements.types import ColumnSpec, ColumnType
 
 __all__ = [
-    "BUDGET_NODES", "MOST_COPIES", "MOST_OFFSET", "NOTHING", "Bools", "Edges", "Ints", "OrderColumn",
-    "OrderedRows", "Tell", "fault_arrays", "lane_flips",
+    "BUDGET_NODES", "MOST_COPIES", "MOST_OFFSET", "NOTHING", "UNLIMITED", "Bools", "Edges", "Ints",
+    "OrderColumn", "OrderedRows", "Tell", "fault_arrays", "lane_flips",
 ]  # fmt: skip
 
 Ints = NDArray[np.int64]
@@ -40,6 +40,9 @@ Tell = Callable[[Ints, Words, Words], None]  # of rows (m,), times, words (m, 4)
 BUDGET_NODES = 100_000  # of one piece of work: 5-20 ms, by how well the tree fits the caches
 _FAULTS = 1024  # of one piece: a message costs some microseconds
 UNLIMITED = 1 << 62
+_SPARSE = 8  # times as many slots as rows: then the rows move to a table of their own size
+_LEAST_SPARSE = 4096
+_PIECE_REBUILT = 16_384  # rows of a piece: some 10 ms
 _SWEPT_FROM = 4096  # changes: below, a sort costs more than it saves
 _SWEPT = 131_072  # changes sorted at once: some 20 ms
 NOTHING: Ints = np.zeros(0, np.int64)
@@ -73,22 +76,26 @@ class OrderedRows:
 
     def __init__(self, spec: RowSpec, flips: Sequence[int] | None = None) -> None:
         self.table = RowTable(spec, grouped=True)
-        self.partials = Partials(2)
         lanes = len(spec.kinds)
         self._flips = np.array([0, *(flips if flips is not None else [0] * lanes)], np.uint8)
-        self._counts = Growable(np.uint64, (2,))
-        self._links = Growable(np.int32, (3,))
-        self._weights = Growable(np.int64, (3,))
-        self._marks = Growable(np.uint8)
-        self._counted = Growable(np.uint8)
-        self._touched = Growable(np.int64)
         self._root = Growable(np.int32, fill=-1)
-        self._no_holders = Growable(np.int32)
+        self._start()
         self._steps: Steps | None = None
         self._order = self._starts = NOTHING
         self._state: Ints = np.zeros(treap.STATE_SIZE, np.int64)
         self._faults = fault_arrays()
         self.visited = 0
+
+    def _start(self) -> None:
+        """What is kept by row of the table."""
+        self.partials = Partials(2)
+        self._counts = Growable(np.uint64, (2,))
+        self._nodes = Growable(np.int64, (treap.NODE,))
+        self._counted = Growable(np.uint8)
+        self._touched = Growable(np.int64)
+        self._evicted = Growable(np.int64)
+        self._gone = NOTHING
+        self._no_holders = Growable(np.int32)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -96,7 +103,8 @@ class OrderedRows:
     @property
     def nbytes(self) -> int:
         sized: tuple[Growable[Any], ...] = (
-            self._counts, self._links, self._weights, self._marks, self._counted, self._touched, self._root,
+            self._counts, self._nodes, self._counted, self._touched, self._evicted,
+            self._root,
         )  # fmt: skip
         return self.table.nbytes + self.partials.nbytes + sum(a.nbytes for a in sized)
 
@@ -110,7 +118,7 @@ class OrderedRows:
     def _make_room(self, groups: int) -> None:
         slots = self.table.capacity
         by_slot: tuple[Growable[Any], ...] = (
-            self._counts, self._links, self._weights, self._marks, self._counted, self._no_holders,
+            self._counts, self._nodes, self._counted, self._no_holders,
         )  # fmt: skip
         for sized in by_slot:
             sized.grow(slots)
@@ -143,7 +151,7 @@ class OrderedRows:
                 steps.groups, self._starts, self._order, end,
                 self.partials.slots, self.partials.times, self.partials.words, BUDGET_NODES,
                 t.lanes, t.text_lo, t.text_hi, t.text, t.kinds, self._flips,
-                self._counts.a, self._links.a, self._weights.a, self._root.a, out, *self._faults, state,
+                self._counts.a, self._nodes.a, self._root.a, out, *self._faults, state,
             )  # fmt: skip
             self._tell(state, *self._faults, tell)
             if done:
@@ -171,7 +179,7 @@ class OrderedRows:
             steps.groups, self._starts, self._order, end,
             self.partials.slots, self.partials.times, self.partials.words, BUDGET_NODES, cap, most,
             t.lanes, t.text_lo, t.text_hi, t.text, t.kinds, self._flips,
-            self._counts.a, self._links.a, self._weights.a, self._root.a,
+            self._counts.a, self._nodes.a, self._root.a,
             elements, spans, changed, *self._faults, state,
         )  # fmt: skip
         self._tell(state, *self._faults, tell)
@@ -193,35 +201,34 @@ class OrderedRows:
 
     def windows(
         self,
-        offset: int,
-        limit: int | None,
+        bounds: Ints,
         groups: int,
         block: int,
         faults: Tell,
+        *,
+        grows: bool,
     ) -> Iterator[tuple[Ints, Words, Ints]]:
-        """Apply the round's updates; gives (rows, times, diffs) of how [offset, offset + limit) changes.
+        """Apply the round's updates; gives (rows, times, diffs) of how the windows of groups change.
 
-        offset: at most MOST_OFFSET.
+        bounds, faults: as the kernel's. grows: no row is taken away, so none behind its window is kept.
         """
         self._make_room(groups)
         self._touched.grow(self.table.capacity)
         nothing = NOTHING, NO_TIMES, NOTHING
-        order = yield from pausing(self.partials.order(), nothing)
-        yield from pausing(self._sweep(order, self.partials.times), nothing)
+        order = yield from pausing(self._by_group(groups), nothing)
         state = np.zeros(treap.STATE_SIZE, np.int64)
         fault_rows, fault_times, fault_words = fault_arrays()
         rows, times, diffs = np.empty(block, np.int64), np.empty(block, np.uint64), np.empty(block, np.int64)
-        # Copies beyond the end of the window are never seen, so they need not be counted.
-        limit = UNLIMITED if limit is None else min(limit, UNLIMITED)
-        cap = min(offset + limit, MOST_COPIES)
-        most = MOST_COPIES if offset + limit > MOST_COPIES else -1
+        ahead = np.empty((windows.AHEAD, 3), np.int64)
+        if grows:
+            self._evicted.grow(self.table.capacity)
         t = self.table
         while True:
             done = windows.top_k(
                 order, self.partials.slots, self.partials.times, self.partials.words,
-                offset, limit, cap, most, BUDGET_NODES,
+                bounds, MOST_COPIES, int(grows), BUDGET_NODES,
                 t.lanes, t.text_lo, t.text_hi, t.text, t.kinds, self._flips,
-                self._counts.a, self._links.a, self._weights.a, self._root.a, self._marks.a, self._touched.a,
+                self._counts.a, self._nodes.a, self._root.a, self._touched.a, self._evicted.a, ahead,
                 rows, times, diffs, fault_rows, fault_times, fault_words, state,
             )  # fmt: skip
             self._tell(state, fault_rows, fault_times, fault_words, faults)
@@ -230,6 +237,7 @@ class OrderedRows:
             if done:
                 break
         self.visited += int(state[treap.VISITED])
+        self._gone = self._evicted.a[: int(state[treap.EVICTED])]
 
     def _sweep(self, order: Ints, codes: Words) -> Work[None]:
         """Sort pieces of a long `order`, in place, by the partials' codes and then by group and row.
@@ -237,33 +245,93 @@ class OrderedRows:
         A tree is then walked from one end to the other instead of at random, which its caches thank with a
         multiple of the speed; what comes out is the same, if the codes ascend already.
         """
-        if len(order) < _SWEPT_FROM:
-            return
-        table = self.table
-        spec = RowSpec(((ColumnType.INT64, False), *table.spec.types))  # the group is a lane before the row's
         for lo in range(0, len(order), _SWEPT):
             piece = order[lo : lo + _SWEPT]
-            slots = self.partials.slots.take(piece)
-            image = RowImage(
-                spec,
-                table.lanes.take(slots, axis=0),
-                table.text_lo.take(slots, axis=0),
-                table.text_hi.take(slots, axis=0),
-                table.text,
-            )
-            piece[:] = piece.take(image.sort_order(codes.take(piece)))
+            piece[:] = self._sorted(piece, codes.take(piece))
             yield
 
-    def retire(self, holders: NDArray[np.int32]) -> Work[None]:
-        """End of the round: keep `holders` (by group) right and free the rows whose count is zero."""
+    def _by_group(self, groups: int) -> Work[Ints]:
+        """The partials by group, of each its times ascending, and of a time its rows, mostly.
+
+        A group too large for a piece is in several: of each of them that is true.
+        """
+        order = yield from self.partials.order()
+        n, times = len(order), self.partials.times
+        is_one_time = bool(times[order[0]] == times[order[-1]])
+        ends = np.array([n])
+        if n > _SWEPT:
+            codes = np.empty(n, np.uint64)
+            for lo, hi in pieces(n):
+                codes[lo:hi] = self.table.lanes[self.partials.slots[lo:hi], 0]
+                yield
+            order, ends = yield from by_digit(codes, groups, order)
+        lo = 0
+        while lo < n:
+            within = int(np.searchsorted(ends, lo + _SWEPT, "right"))
+            hi = int(ends[within - 1]) if within and ends[within - 1] > lo else min(lo + _SWEPT, n)
+            piece = order[lo:hi]
+            if is_one_time:
+                piece[:] = self._sorted(piece)
+            else:
+                codes = self.table.lanes[self.partials.slots.take(piece), 0]
+                piece[:] = self._sorted(piece, codes, times.take(piece))
+            lo = hi
+            yield
+        return order
+
+    def _sorted(self, piece: Ints, codes: Words | None = None, first: Words | None = None) -> Ints:
+        """Partials by their codes, if given, then by group, or what is given as `first` in place of it, then
+        by row.
+        """
+        table, slots = self.table, self.partials.slots.take(piece)
+        lanes = table.lanes.take(slots, axis=0)
+        if first is not None:
+            lanes[:, 0] = first
+        spec = RowSpec(((ColumnType.INT64, False), *table.spec.types))  # the group is a lane before the row's
+        lo, hi = table.text_lo.take(slots, axis=0), table.text_hi.take(slots, axis=0)
+        order = RowImage(spec, lanes, lo, hi, table.text).sort_order(codes)
+        return np.asarray(piece.take(order))
+
+    def retire(self, holders: NDArray[np.int32], *, grows: bool = False) -> Work[None]:
+        """End of the round: keep `holders` (by group) right and free the rows whose count is zero.
+
+        grows: as of `windows`.
+        """
         self.visited += int(self._state[treap.VISITED])
         self._state[:] = 0
         self._steps, self._order, self._starts = None, NOTHING, NOTHING
         self._make_room(0)
-        changed = self.partials.slots[: len(self.partials)]
-        yield from count_holders(changed, self._counts.a, self.table.lanes, self._counted.a, holders)
-        gone = yield from self.partials.retire(self._counts.a, self._no_holders.a)
-        yield from self.table.freeing(gone)
+        gone, self._gone = self._gone[~self.partials.have(self._gone)], NOTHING
+        for changed in (self.partials.slots[: len(self.partials)], gone):
+            yield from count_holders(changed, self._counts.a, self.table.lanes, self._counted.a, holders)
+        empty = yield from self.partials.retire(self._counts.a, self._no_holders.a)
+        for freed in (empty, gone):
+            yield from self.table.freeing(freed)
+        if grows and self.table.capacity > max(_LEAST_SPARSE, _SPARSE * len(self.table)):
+            yield from self._rebuild()
+
+    def _rebuild(self) -> Work[None]:
+        """Keep the same rows in as little memory as they need: a round may have seen many more."""
+        old, old_counts, old_nodes = self.table, self._counts.a, self._nodes.a
+        rows = np.flatnonzero(old_counts[:, 0])  # no count is negative, nor beyond the end of its window
+        self.table = RowTable(old.spec, grouped=True)
+        self._start()
+        self._root.a[:] = -1
+        for lo, hi in pieces(len(rows), _PIECE_REBUILT):
+            if lo:
+                yield
+            part = rows[lo:hi]
+            yield from self.table.make_room(hi - lo)
+            slots = self.table.assign(old.image(part), old.groups(part))
+            self._make_room(0)
+            self._counts.a[slots] = old_counts[part]
+            self._counted.a[slots] = 1
+            t = self.table
+            windows.plant(
+                slots, old_nodes[part, treap.OWN],
+                t.lanes, t.text_lo, t.text_hi, t.text, t.kinds, self._flips,
+                self._nodes.a, self._root.a,
+            )  # fmt: skip
 
     def columns(self, rows: NDArray[np.int32] | Ints) -> tuple[Column, ...]:
         return self.table.columns(rows.astype(np.int64, copy=False))

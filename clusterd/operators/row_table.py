@@ -302,6 +302,10 @@ class Partials:
         ):  # fmt: skip
             self._entries = yield from _regrowing(self._entries)
 
+    def have(self, slots: Ints) -> NDArray[np.bool_]:
+        """(n,) whether the round has a partial of each slot."""
+        return np.greater_equal(self._first.a[slots], 0)
+
     def order(self) -> Work[Ints]:
         """The partials, ascending in time."""
         return time_order(self.times[: len(self)])

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from clusterd.operators.kernels import time_order as kernels
 
-__all__ = ["PIECE_ROWS", "Steps", "Work", "pausing", "pieces", "time_order"]
+__all__ = ["PIECE_ROWS", "Steps", "Work", "by_digit", "pausing", "pieces", "time_order"]
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -74,6 +74,20 @@ def time_order(times: Words) -> Work[Ints]:
             yield
         order, other = other, order
     return order
+
+
+def by_digit(codes: Words, most: int, order: Ints) -> Work[tuple[Ints, Ints]]:
+    """`order` (n,) by the highest digit of the codes below `most`, stable; and (digits,) where each ends."""
+    n, shift = len(order), np.uint64(max(most.bit_length() - kernels.DIGIT_BITS, 0))
+    starts = np.zeros((1 << kernels.DIGIT_BITS) + 1, np.int64)
+    for lo, hi in pieces(n):
+        kernels.count_digits(codes, np.uint64(0), shift, lo, hi, starts)
+        yield
+    ends, out = np.cumsum(starts), np.empty(n, np.int64)
+    for lo, hi in pieces(n):
+        kernels.place_by_digit(codes, np.uint64(0), shift, order, lo, hi, ends, out)
+        yield
+    return out, ends[:-1]
 
 
 class _Gathered(Protocol):

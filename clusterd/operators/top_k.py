@@ -4,9 +4,13 @@ Positions count copies: a row of multiplicity 3 takes three. The order is a tree
 O(log n) of its group, and what is emitted at a time is the difference of the windows before and after it.
 
 A net-negative row is no row, and an error in data that names it. So is a row of more than 2^40 copies
-(`multiplicity-overflow`), unless the window ends before that: copies beyond it do not matter.
+(`multiplicity-overflow`), unless the window ends before that: copies beyond it do not matter. A group whose
+limit or offset fails, or is negative, gives that error and no rows as long as it has some.
 
-Does not: order its output, or evaluate a limit; the caller gives numbers.
+Of an input that only grows nothing behind a window is kept. If it takes rows away all the same, that is an
+error in data which stays, as in Reduce: what would come instead was not kept.
+
+Does not: order its output, or find out whether an input grows.
 """
 
 from __future__ import annotations
@@ -25,11 +29,14 @@ from clusterd.dataflow.operator import (
     Round,
     types_of,
 )
+from clusterd.operators.bounds import Bounds
 from clusterd.operators.faults import Faults
 from clusterd.operators.growable import Growable
-from clusterd.operators.ordered import MOST_COPIES, MOST_OFFSET, OrderColumn, OrderedRows, lane_flips
-from clusterd.operators.row_table import Partials, RowTable
+from clusterd.operators.kernels.windows import note_groups
+from clusterd.operators.ordered import MOST_COPIES, OrderColumn, OrderedRows, lane_flips
+from clusterd.operators.row_table import RowTable
 from clusterd.operators.time_steps import Work, pausing
+from controller_proto.expr import Expr
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowSpec, encode
 from shm_arrangements.updates import Updates
@@ -43,7 +50,8 @@ Words = NDArray[np.uint64]
 class TopKOperator:
     """Rows of `columns`, grouped by the positions `group`; limit None is all that follow the offset.
 
-    Raises: ValueError for a negative limit or offset.
+    Expressions for limit and offset read columns of the group. monotonic: the input never takes a row away.
+    Raises: ValueError for a negative limit or offset; Refusal(`invalid-plan`) for an expression.
     """
 
     def __init__(
@@ -51,11 +59,11 @@ class TopKOperator:
         columns: Columns,
         group: Sequence[int],
         order: Sequence[OrderColumn],
-        limit: int | None,
-        offset: int = 0,
+        limit: int | Expr | None,
+        offset: int | Expr = 0,
+        *,
+        monotonic: bool = False,
     ) -> None:
-        if offset < 0 or (limit is not None and limit < 0):
-            raise ValueError(f"a window from {offset} of {limit} rows")
         self.schema: Columns = columns
         self._types = types_of(columns)
         self._pause = Delta.empty(self._types)
@@ -69,14 +77,15 @@ class TopKOperator:
         flips = lane_flips([(columns[k], ordered.get(k, OrderColumn(k))) for k in self._row])
         self._group_spec = RowSpec.of([columns[k] for k in self._group])
         self._row_spec = RowSpec.of([columns[k] for k in self._row])
-        self._limit, self._offset = limit, min(offset, MOST_OFFSET)
-        self._sees_all = limit is None or offset + limit > MOST_COPIES
+        self._bounds = Bounds(columns, self._group, limit, offset)
+        self._monotonic = monotonic
         self._groups = RowTable(self._group_spec)
         self._rows = OrderedRows(self._row_spec, flips)
-        # Groups that the round touched; their own sums are only whether rows name them.
-        self._partials = Partials(2)
-        self._no_sums = Growable(np.uint64, (2,))
         self._holders = Growable(np.int32)
+        # Groups that the round touched.
+        self._touched = Growable(np.int64)
+        self._marks = Growable(np.uint8)
+        self._count = 0
         # Position of each output column in (group columns, row columns).
         where = {k: at for at, k in enumerate((*self._group, *self._row))}
         self._where = tuple(where[k] for k in range(len(columns)))
@@ -91,37 +100,43 @@ class TopKOperator:
             yield from pausing(self._make_room(n), self._pause)
             image = encode([updates.columns[k] for k in self._group], self._group_spec, n)
             slots = self._groups.assign(image)
-            self._partials.add(slots, np.zeros(n, np.uint64), updates.diffs, self._groups.capacity)
+            self._touched.grow(self._groups.capacity)
+            self._marks.grow(self._groups.capacity)
+            self._count = note_groups(slots, self._marks.a, self._touched.a, self._count)
             image = encode([updates.columns[k] for k in self._row], self._row_spec, n)
             self._rows.add(image, slots, updates.times, updates.diffs)
         if len(delta.errs):
             yield Delta(Updates.empty(self._types), delta.errs)
 
     def _make_room(self, rows: int) -> Work[None]:
-        for sized in (self._groups, self._partials, self._rows.table, self._rows.partials):
+        for sized in (self._groups, self._rows.table, self._rows.partials):
             yield from sized.make_room(rows)
 
     def finish(self) -> Iterator[Delta]:
-        if len(self._partials) == 0:
+        if self._count == 0:
             return
+        touched = self._touched.a[: self._count]
+        yield from pausing(self._bounds.learn(self._groups, touched), self._pause)
         faults = Faults()
         groups = self._groups.capacity
 
         def tell(rows: Ints, times: Words, words: Words) -> None:
-            faults.changes(self._columns(rows), times, words, self._complaint)
+            self._tell(faults, rows, times, words)
 
-        pieces = self._rows.windows(self._offset, self._limit, groups, BLOCK_ROWS // 2, tell)
+        pieces = self._rows.windows(self._bounds.a, groups, BLOCK_ROWS // 2, tell, grows=self._monotonic)
         for rows, times, diffs in pieces:
             errs = faults.take() if len(faults) else NO_ERRS
             yield Delta(Updates(self._columns(rows), times.copy(), diffs.copy()), errs)
         self._holders.grow(groups)
-        self._no_sums.grow(groups)
         yield from pausing(self._retire(), self._pause)
 
     def _retire(self) -> Work[None]:
         """End of the round: let go of what is no more."""
-        yield from self._rows.retire(self._holders.a)
-        gone = yield from self._partials.retire(self._no_sums.a, self._holders.a)
+        yield from self._rows.retire(self._holders.a, grows=self._monotonic)
+        touched, self._count = self._touched.a[: self._count], 0
+        self._marks.a[touched] = 0
+        gone = touched[self._holders.a[touched] == 0]
+        self._bounds.forget(gone)
         yield from self._groups.freeing(gone)
 
     def _columns(self, rows: Ints) -> tuple[Column, ...]:
@@ -129,15 +144,25 @@ class TopKOperator:
         parts = (*self._groups.columns(self._rows.table.groups(rows)), *self._rows.columns(rows))
         return tuple(parts[at] for at in self._where)
 
-    def _complaint(self, row: str, count: int) -> str | None:
-        if count < 0:
-            return f"invalid-data: top-k: row {row} has multiplicity {count}"
-        if self._sees_all and count > MOST_COPIES:
-            return f"multiplicity-overflow: top-k: row {row} has multiplicity {count}"
-        return None
+    def _tell(self, faults: Faults, rows: Ints, times: Words, words: Words) -> None:
+        """Faults as the kernel notes them: of rows, and of groups that have an error for a window."""
+        of_group = rows < 0
+        if of_group.any():
+            wrong = np.flatnonzero(of_group)
+            messages = self._bounds.errors(-1 - rows[wrong])
+            for at, message in zip(wrong.tolist(), messages, strict=True):
+                was, now = (message if words[at, side] else None for side in (0, 2))
+                faults.change(int(times[at]), was, now)
+            kept = np.flatnonzero(~of_group)
+            rows, times, words = rows[kept], times[kept], words[kept]
+        sees_all = self._bounds.sees_all(self._rows.table.groups(rows))
+        for some, complaint in ((sees_all, _of_all_copies), (~sees_all, _of_negative)):
+            mine = np.flatnonzero(some)
+            faults.changes(self._columns(rows[mine]), times[mine], words[mine], complaint)
 
     def statistics(self) -> OperatorStatistics:
-        held = self._groups.nbytes + self._rows.nbytes + self._partials.nbytes + self._no_sums.nbytes
+        held = self._groups.nbytes + self._rows.nbytes + self._bounds.nbytes
+        held += self._holders.nbytes + self._touched.nbytes + self._marks.nbytes
         return OperatorStatistics(
             state_rows=len(self._rows), state_bytes=held, touched_rows=self._rows.visited
         )
@@ -145,4 +170,15 @@ class TopKOperator:
     def close(self) -> None:
         self._groups = RowTable(self._group_spec)
         self._rows = OrderedRows(self._row_spec)
-        self._partials = Partials(2)
+        self._count = 0
+
+
+def _of_negative(row: str, count: int) -> str | None:
+    return f"invalid-data: top-k: row {row} has multiplicity {count}" if count < 0 else None
+
+
+def _of_all_copies(row: str, count: int) -> str | None:
+    """Of a window that sees all copies of a row."""
+    if count > MOST_COPIES:
+        return f"multiplicity-overflow: top-k: row {row} has multiplicity {count}"
+    return _of_negative(row, count)

@@ -63,27 +63,27 @@ _ZERO = np.uint64(0)
 
 
 @inner
-def _edge(links: Any, root: Any, group: Any, side: Any) -> Any:
+def _edge(nodes: Any, root: Any, group: Any, side: Any) -> Any:
     """(the first or last node of a group's tree or -1, nodes visited)."""
     node = np.int64(root[group])
     visited = 0
     if node < 0:
         return node, visited
-    while links[node, side] >= 0:
-        node = np.int64(links[node, side])
+    while nodes[node, side] >= 0:
+        node = nodes[node, side]
         visited += 1
     return node, visited
 
 
 @kernel(
     I64, I64, I64, i64, I64, U64, U64_2D, i64,
-    U64_2D, I64_2D, I64_2D, U8, U8, U8, OUT_U64_2D, OUT_I32_2D, OUT_I64_2D, OUT_I32,
+    U64_2D, I64_2D, I64_2D, U8, U8, U8, OUT_U64_2D, OUT_I64_2D, OUT_I32,
     OUT_I32_2D, OUT_I64, OUT_U64, OUT_U64_2D, OUT_I64,
 )  # fmt: skip
 def extremes(
     groups: Any, starts: Any, rows: Any, end: int, p_slot: Any, p_time: Any, p_words: Any, budget: int,
     lanes: Any, lo: Any, hi: Any, text: Any, kinds: Any, flips: Any,
-    s_words: Any, links: Any, weights: Any, root: Any,
+    s_words: Any, nodes: Any, root: Any,
     out: Any, fault_rows: Any, fault_times: Any, fault_words: Any, state: Any,
 ) -> int:  # fmt: skip
     """Apply the steps up to `end`; note the group's first and last row before and after each.
@@ -100,7 +100,7 @@ def extremes(
         group = groups[k]
         if state[PHASE] == 0:
             for side in range(2):
-                node, visited = _edge(links, root, group, side)
+                node, visited = _edge(nodes, root, group, side)
                 out[k - first, side] = node
                 state[VISITED] += visited + 1
             state[PHASE] = 1
@@ -113,10 +113,10 @@ def extremes(
             apply_count(p_words, p, s_words, row, p_time, -1, fault_rows, fault_times, fault_words, state)
             new = weight_of(s_words[row, 0], s_words[row, 1], 1)
             state[VISITED] += 1 + set_weight(
-                lanes, lo, hi, text, kinds, flips, links, weights, root, group, row, new
+                lanes, lo, hi, text, kinds, flips, nodes, root, group, row, new
             )
         for side in range(2):
-            node, visited = _edge(links, root, group, side)
+            node, visited = _edge(nodes, root, group, side)
             out[k - first, side + 2] = node
             state[VISITED] += visited + 1
         state[PHASE] = 0
@@ -125,41 +125,41 @@ def extremes(
 
 
 @inner
-def _write_rows(links: Any, weights: Any, root: Any, group: Any, out: Any, at: Any) -> Any:
+def _write_rows(nodes: Any, root: Any, group: Any, out: Any, at: Any) -> Any:
     """out[at:] = the rows of a group in order, each as often as its copies. Returns where they end."""
     node = np.int64(root[group])
     if node < 0:
         return at
-    while links[node, LEFT] >= 0:
-        node = np.int64(links[node, LEFT])
+    while nodes[node, LEFT] >= 0:
+        node = nodes[node, LEFT]
     while True:
-        for _ in range(weights[node, OWN]):
+        for _ in range(nodes[node, OWN]):
             out[at] = node
             at += 1
-        if links[node, RIGHT] >= 0:
-            node = np.int64(links[node, RIGHT])
-            while links[node, LEFT] >= 0:
-                node = np.int64(links[node, LEFT])
+        if nodes[node, RIGHT] >= 0:
+            node = nodes[node, RIGHT]
+            while nodes[node, LEFT] >= 0:
+                node = nodes[node, LEFT]
             continue
         child = node
-        node = np.int64(links[node, PARENT])
-        while node >= 0 and links[node, RIGHT] == child:
+        node = nodes[node, PARENT]
+        while node >= 0 and nodes[node, RIGHT] == child:
             child = node
-            node = np.int64(links[node, PARENT])
+            node = nodes[node, PARENT]
         if node < 0:
             return at
 
 
 @kernel(
     I64, I64, I64, i64, I64, U64, U64_2D, i64, i64, i64,
-    U64_2D, I64_2D, I64_2D, U8, U8, U8, OUT_U64_2D, OUT_I32_2D, OUT_I64_2D, OUT_I32,
+    U64_2D, I64_2D, I64_2D, U8, U8, U8, OUT_U64_2D, OUT_I64_2D, OUT_I32,
     OUT_I32, OUT_I64_2D, OUT_BOOL, OUT_I64, OUT_U64, OUT_U64_2D, OUT_I64,
 )  # fmt: skip
 def sequences(
     groups: Any, starts: Any, rows: Any, end: int, p_slot: Any, p_time: Any, p_words: Any,
     budget: int, cap: int, most: int,
     lanes: Any, lo: Any, hi: Any, text: Any, kinds: Any, flips: Any,
-    s_words: Any, links: Any, weights: Any, root: Any,
+    s_words: Any, nodes: Any, root: Any,
     elements: Any, spans: Any, changed: Any, fault_rows: Any, fault_times: Any, fault_words: Any, state: Any,
 ) -> int:  # fmt: skip
     """Apply the steps up to `end`; write all rows of the group before and after each, in order.
@@ -180,7 +180,7 @@ def sequences(
         if state[PHASE] == 0:
             if state[VISITED] >= stop:
                 return 0
-            count = below(weights, np.int64(root[group]))
+            count = below(nodes, np.int64(root[group]))
             more = np.int64(0)
             for r in range(starts[k], starts[k + 1]):
                 more += weight_of(p_words[rows[r], 0], p_words[rows[r], 1], cap)
@@ -191,7 +191,7 @@ def sequences(
             spans[at, LO] = state[USED]
             spans[at, COUNT] = count
             if 0 < count <= most:
-                state[USED] = _write_rows(links, weights, root, group, elements, state[USED])
+                state[USED] = _write_rows(nodes, root, group, elements, state[USED])
                 state[VISITED] += count
             spans[at, HI] = state[USED]
             changed[at] = False
@@ -204,18 +204,18 @@ def sequences(
             row = p_slot[p]
             apply_count(p_words, p, s_words, row, p_time, -1, fault_rows, fault_times, fault_words, state)
             new = weight_of(s_words[row, 0], s_words[row, 1], cap)
-            changed[at] = changed[at] or new != weights[row, OWN]
+            changed[at] = changed[at] or new != nodes[row, OWN]
             state[VISITED] += 1 + set_weight(
-                lanes, lo, hi, text, kinds, flips, links, weights, root, group, row, new
+                lanes, lo, hi, text, kinds, flips, nodes, root, group, row, new
             )
-        count = below(weights, np.int64(root[group]))
+        count = below(nodes, np.int64(root[group]))
         spans[at, SPAN + COUNT] = count
         spans[at, SPAN + LO] = spans[at, LO]
         spans[at, SPAN + HI] = spans[at, HI]
         if changed[at]:
             spans[at, SPAN + LO] = state[USED]
             if 0 < count <= most:
-                state[USED] = _write_rows(links, weights, root, group, elements, state[USED])
+                state[USED] = _write_rows(nodes, root, group, elements, state[USED])
                 state[VISITED] += count
             spans[at, SPAN + HI] = state[USED]
         state[PHASE] = 0

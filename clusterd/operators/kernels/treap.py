@@ -4,7 +4,8 @@ A node is the slot of a row; its priority is a hash of the slot, so the shape de
 Every change costs O(log n) expected nodes, and who changes it counts them in `state[VISITED]`. Nodes hold
 parents, so the position of a row that is there already is found without comparing rows. Rows compare by
 lanes, each flipped or not (descending, NULLs first), a tied text by its bytes; the first lane is the group
-and is skipped.
+and is skipped. What is mostly enough of the first column stands in the node itself: a step down a tree is
+then one line of memory, and to wait for those is what walking trees costs.
 
 A row stands in its tree with `weight` > 0 copies: its count, cut to [0, cap]. So a net-negative row is no
 row, and what the tree shows is a function of the counts alone, whatever order they came in.
@@ -20,19 +21,19 @@ import numpy as np
 
 from shm_arrangements.kernels.jit import inner
 
-# columns of `links`
-LEFT, RIGHT, PARENT = 0, 1, 2
-# columns of `weights`
-OWN, BELOW, PENDING = 0, 1, 2
+# columns of `nodes`: one row a node, which is one line of a cache
+LEFT, RIGHT, PARENT, OWN, BELOW, PENDING, KEY, MARK = 0, 1, 2, 3, 4, 5, 6, 7
+NODE = 8
 
 # places in `state`
 POSITION, VISITED, FAULTS, EMITTED, TOUCHED, FLUSHED, PHASE, STEP, USED, NEEDED = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
-STATE_SIZE = 10
+EVICTED, LOOKED = 10, 11
+STATE_SIZE = 12
 
-_TEXT = 2  # the lane kind
+_NULL, _TEXT = 1, 2  # lane kinds
 _ONE, _ZERO = np.uint64(1), np.uint64(0)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-_S40 = np.uint64(40)
+_S40, _S63 = np.uint64(40), np.uint64(63)
 
 
 @inner
@@ -41,9 +42,19 @@ def _priority(node: Any) -> Any:
 
 
 @inner
-def is_before(
-    lanes: Any, lo: Any, hi: Any, text: Any, kinds: Any, flips: Any, a: Any, b: Any
-) -> Any:  # fmt: skip
+def order_key(lanes: Any, kinds: Any, flips: Any, row: Any) -> Any:
+    """A number that ascends, not strictly, as rows of a group do: of their first column, as much as fits."""
+    if kinds.shape[0] < 2:
+        return np.int64(0)
+    word = lanes[row, 1] if flips[1] == 0 else ~lanes[row, 1]
+    if kinds[1] == _NULL:
+        value = lanes[row, 2] if flips[2] == 0 else ~lanes[row, 2]
+        word = (word << _S63) | (value >> _ONE)
+    return np.int64(word ^ (_ONE << _S63))
+
+
+@inner
+def is_before(lanes: Any, lo: Any, hi: Any, text: Any, kinds: Any, flips: Any, a: Any, b: Any) -> Any:
     """Whether row a sorts before row b; they differ."""
     slot = 0
     for lane in range(1, kinds.shape[0]):
@@ -63,119 +74,178 @@ def is_before(
 
 
 @inner
-def below(weights: Any, node: Any) -> Any:
-    return weights[node, BELOW] if node >= 0 else 0
+def is_before_node(
+    lanes: Any, lo: Any, hi: Any, text: Any, kinds: Any, flips: Any, nodes: Any, key: Any, row: Any, node: Any
+) -> Any:  # fmt: skip
+    """Whether `row`, whose key is `key`, sorts before a node of a tree."""
+    other = nodes[node, KEY]
+    if key != other:
+        return key < other
+    return is_before(lanes, lo, hi, text, kinds, flips, row, node)
 
 
 @inner
-def _replace_child(links: Any, root: Any, group: Any, parent: Any, old: Any, new: Any) -> None:
+def below(nodes: Any, node: Any) -> Any:
+    return nodes[node, BELOW] if node >= 0 else 0
+
+
+@inner
+def sum_below(nodes: Any, node: Any) -> None:
+    """Make BELOW right from what is below."""
+    nodes[node, BELOW] = nodes[node, OWN] + below(nodes, nodes[node, LEFT]) + below(nodes, nodes[node, RIGHT])
+
+
+@inner
+def _replace_child(nodes: Any, root: Any, group: Any, parent: Any, old: Any, new: Any) -> None:
     if parent < 0:
         root[group] = new
-    elif links[parent, LEFT] == old:
-        links[parent, LEFT] = new
+    elif nodes[parent, LEFT] == old:
+        nodes[parent, LEFT] = new
     else:
-        links[parent, RIGHT] = new
+        nodes[parent, RIGHT] = new
     if new >= 0:
-        links[new, PARENT] = parent
+        nodes[new, PARENT] = parent
 
 
 @inner
-def _rotate_up(links: Any, weights: Any, root: Any, group: Any, node: Any) -> None:
+def _rotate_up(nodes: Any, root: Any, group: Any, node: Any) -> None:
     """Put `node` in the place of its parent."""
-    parent = np.int64(links[node, PARENT])
-    near, far = (LEFT, RIGHT) if links[parent, LEFT] == node else (RIGHT, LEFT)
-    inner_child = np.int64(links[node, far])
-    _replace_child(links, root, group, np.int64(links[parent, PARENT]), parent, node)
-    links[node, far] = parent
-    links[parent, PARENT] = node
-    links[parent, near] = inner_child
+    parent = nodes[node, PARENT]
+    near, far = (LEFT, RIGHT) if nodes[parent, LEFT] == node else (RIGHT, LEFT)
+    inner_child = nodes[node, far]
+    _replace_child(nodes, root, group, nodes[parent, PARENT], parent, node)
+    nodes[node, far] = parent
+    nodes[parent, PARENT] = node
+    nodes[parent, near] = inner_child
     if inner_child >= 0:
-        links[inner_child, PARENT] = parent
-    weights[node, BELOW] = weights[parent, BELOW]
-    weights[parent, BELOW] = (
-        weights[parent, OWN]
-        + below(weights, np.int64(links[parent, LEFT]))
-        + below(weights, np.int64(links[parent, RIGHT]))
-    )
+        nodes[inner_child, PARENT] = parent
+    nodes[node, BELOW] = nodes[parent, BELOW]
+    sum_below(nodes, parent)
+
+
+@inner
+def start_node(lanes: Any, kinds: Any, flips: Any, nodes: Any, node: Any, weight: Any) -> Any:
+    """A node without neighbours. Returns its key."""
+    key = order_key(lanes, kinds, flips, node)
+    nodes[node, LEFT] = -1
+    nodes[node, RIGHT] = -1
+    nodes[node, PARENT] = -1
+    nodes[node, OWN] = weight
+    nodes[node, BELOW] = weight
+    nodes[node, KEY] = key
+    return key
 
 
 @inner
 def insert(
     lanes: Any, lo: Any, hi: Any, text: Any, kinds: Any, flips: Any,
-    links: Any, weights: Any, root: Any, group: Any, node: Any, weight: Any,
+    nodes: Any, root: Any, group: Any, node: Any, weight: Any,
 ) -> int:  # fmt: skip
     """Hang a new node into its tree. Returns nodes visited."""
+    key = start_node(lanes, kinds, flips, nodes, node, weight)
     visited = 1
     parent = np.int64(-1)
     side = LEFT
     at = np.int64(root[group])
     while at >= 0:
         visited += 1
-        weights[at, BELOW] += weight
+        nodes[at, BELOW] += weight
         parent = at
-        side = LEFT if is_before(lanes, lo, hi, text, kinds, flips, node, at) else RIGHT
-        at = np.int64(links[at, side])
-    links[node, LEFT] = -1
-    links[node, RIGHT] = -1
-    links[node, PARENT] = parent
-    weights[node, OWN] = weight
-    weights[node, BELOW] = weight
+        side = LEFT if is_before_node(lanes, lo, hi, text, kinds, flips, nodes, key, node, at) else RIGHT
+        at = nodes[at, side]
+    nodes[node, PARENT] = parent
     if parent < 0:
         root[group] = node
     else:
-        links[parent, side] = node
+        nodes[parent, side] = node
     while parent >= 0 and _priority(node) > _priority(parent):
-        _rotate_up(links, weights, root, group, node)
-        parent = np.int64(links[node, PARENT])
+        _rotate_up(nodes, root, group, node)
+        parent = nodes[node, PARENT]
         visited += 1
     return visited
 
 
 @inner
-def _remove(links: Any, weights: Any, root: Any, group: Any, node: Any) -> int:
+def append(
+    lanes: Any, kinds: Any, flips: Any, nodes: Any, root: Any, group: Any, last: Any, node: Any, weight: Any
+) -> int:  # fmt: skip
+    """Hang a new node behind `last`, the last of its tree, or -1. Returns nodes visited.
+
+    Until `close` is called, BELOW is right only where nothing more can come: not on the way from `last` up.
+    """
+    start_node(lanes, kinds, flips, nodes, node, weight)
+    visited = 1
+    child, at = np.int64(-1), np.int64(last)
+    while at >= 0 and _priority(node) > _priority(at):
+        sum_below(nodes, at)
+        child = at
+        at = nodes[at, PARENT]
+        visited += 1
+    nodes[node, LEFT] = child
+    if child >= 0:
+        nodes[child, PARENT] = node
+    nodes[node, PARENT] = at
+    if at >= 0:
+        nodes[at, RIGHT] = node
+    else:
+        root[group] = node
+    return visited
+
+
+@inner
+def close(nodes: Any, last: Any) -> None:
+    """End of appending: `last` is the last node, or -1."""
+    at = np.int64(last)
+    while at >= 0:
+        sum_below(nodes, at)
+        at = nodes[at, PARENT]
+
+
+@inner
+def _remove(nodes: Any, root: Any, group: Any, node: Any) -> int:
     """Take a node out of its tree. Returns nodes visited."""
     visited = 1
     while True:
-        left, right = np.int64(links[node, LEFT]), np.int64(links[node, RIGHT])
+        left, right = nodes[node, LEFT], nodes[node, RIGHT]
         if left < 0 or right < 0:
             break
         child = left if _priority(left) > _priority(right) else right
-        _rotate_up(links, weights, root, group, child)
+        _rotate_up(nodes, root, group, child)
         visited += 1
-    parent = np.int64(links[node, PARENT])
-    _replace_child(links, root, group, parent, node, left if left >= 0 else right)
-    weight = weights[node, OWN]
+    parent = nodes[node, PARENT]
+    _replace_child(nodes, root, group, parent, node, left if left >= 0 else right)
+    weight = nodes[node, OWN]
     while parent >= 0:
-        weights[parent, BELOW] -= weight
-        parent = np.int64(links[parent, PARENT])
+        nodes[parent, BELOW] -= weight
+        parent = nodes[parent, PARENT]
         visited += 1
-    weights[node, OWN] = 0
+    nodes[node, OWN] = 0
     return visited
 
 
 @inner
-def _reweigh(links: Any, weights: Any, node: Any, change: Any) -> int:
+def _reweigh(nodes: Any, node: Any, change: Any) -> int:
     """Change the copies of a node in its tree. Returns nodes visited."""
     visited = 0
-    weights[node, OWN] += change
+    nodes[node, OWN] += change
     while node >= 0:
-        weights[node, BELOW] += change
-        node = np.int64(links[node, PARENT])
+        nodes[node, BELOW] += change
+        node = nodes[node, PARENT]
         visited += 1
     return visited
 
 
 @inner
-def position(links: Any, weights: Any, node: Any) -> Any:
+def position(nodes: Any, node: Any) -> Any:
     """(copies before the node, nodes visited)."""
-    before = below(weights, np.int64(links[node, LEFT]))
+    before = below(nodes, nodes[node, LEFT])
     visited = 1
-    parent = np.int64(links[node, PARENT])
+    parent = nodes[node, PARENT]
     while parent >= 0:
-        if links[parent, RIGHT] == node:
-            before += weights[parent, OWN] + below(weights, np.int64(links[parent, LEFT]))
+        if nodes[parent, RIGHT] == node:
+            before += nodes[parent, OWN] + below(nodes, nodes[parent, LEFT])
         node = parent
-        parent = np.int64(links[node, PARENT])
+        parent = nodes[node, PARENT]
         visited += 1
     return before, visited
 
@@ -183,16 +253,16 @@ def position(links: Any, weights: Any, node: Any) -> Any:
 @inner
 def set_weight(
     lanes: Any, lo: Any, hi: Any, text: Any, kinds: Any, flips: Any,
-    links: Any, weights: Any, root: Any, group: Any, node: Any, weight: Any,
+    nodes: Any, root: Any, group: Any, node: Any, weight: Any,
 ) -> int:  # fmt: skip
-    old = weights[node, OWN]
+    old = nodes[node, OWN]
     if weight == old:
         return 0
     if old == 0:
-        return insert(lanes, lo, hi, text, kinds, flips, links, weights, root, group, node, weight)
+        return insert(lanes, lo, hi, text, kinds, flips, nodes, root, group, node, weight)
     if weight == 0:
-        return _remove(links, weights, root, group, node)
-    return _reweigh(links, weights, node, weight - old)
+        return _remove(nodes, root, group, node)
+    return _reweigh(nodes, node, weight - old)
 
 
 @inner
@@ -214,6 +284,22 @@ def _is_fault(low: Any, high: Any, most: Any) -> Any:
 
 
 @inner
+def note_fault(
+    row: Any, time: Any, low0: Any, high0: Any, low: Any, high: Any,
+    fault_rows: Any, fault_times: Any, fault_words: Any, state: Any,
+) -> None:  # fmt: skip
+    """Note that the count of a row went wrong, or got right."""
+    k = state[FAULTS]
+    state[FAULTS] += 1
+    fault_rows[k] = row
+    fault_times[k] = time
+    fault_words[k, 0] = low0
+    fault_words[k, 1] = high0
+    fault_words[k, 2] = low
+    fault_words[k, 3] = high
+
+
+@inner
 def apply_count(
     p_words: Any, p: Any, s_words: Any, row: Any, p_time: Any, most: Any,
     fault_rows: Any, fault_times: Any, fault_words: Any, state: Any,
@@ -225,11 +311,4 @@ def apply_count(
     s_words[row, 0] = low
     s_words[row, 1] = high
     if _is_fault(low0, high0, most) or _is_fault(low, high, most):
-        k = state[FAULTS]
-        state[FAULTS] += 1
-        fault_rows[k] = row
-        fault_times[k] = p_time[p]
-        fault_words[k, 0] = low0
-        fault_words[k, 1] = high0
-        fault_words[k, 2] = low
-        fault_words[k, 3] = high
+        note_fault(row, p_time[p], low0, high0, low, high, fault_rows, fault_times, fault_words, state)

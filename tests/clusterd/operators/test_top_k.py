@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cmp_to_key, partial
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, Round
 from clusterd.operators.ordered import OrderColumn
 from clusterd.operators.top_k import TopKOperator
+from controller_proto.expr import Call, ColumnRef, Expr, Literal
 from shm_arrangements.columns import Column
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.rows import RowImage
@@ -45,9 +46,18 @@ def compare(a: Row, b: Row, order: Sequence[OrderColumn]) -> int:
     return 0
 
 
+Bound = Callable[[Row], int | str | None]  # a number, NULL, or the error, of the group a row is in
+
+
 def top_k_naively(
-    rows: Counter[Row], group: Sequence[int], order: Sequence[OrderColumn], limit: int | None, offset: int
-) -> Counter[Row]:
+    rows: Counter[Row],
+    group: Sequence[int],
+    order: Sequence[OrderColumn],
+    limit: int | Bound | None,
+    offset: int | Bound,
+) -> tuple[Counter[Row], Counter[str]]:
+    """The rows, and the errors of groups whose bounds fail."""
+    errs: Counter[str] = Counter()
     out: Counter[Row] = Counter()
     groups: dict[Row, list[Row]] = {}
     for row, count in rows.items():
@@ -56,8 +66,14 @@ def top_k_naively(
         arity = len(mine[0]) if mine else 0
         full = [*order, *(OrderColumn(k) for k in range(arity))]
         mine.sort(key=cmp_to_key(partial(compare, order=full)))
-        out.update(mine[offset : None if limit is None else offset + limit])
-    return out
+        bounds = [b(mine[0]) if callable(b) else b for b in (limit, offset) if mine]
+        wrong = [b for b in bounds if isinstance(b, str)]
+        errs.update(wrong[:1])
+        if mine and not wrong:
+            most, skipped = (b for b in bounds if not isinstance(b, str))
+            skipped = skipped or 0
+            out.update(mine[skipped : None if most is None else skipped + most])
+    return out, errs
 
 
 def show(row: Row) -> str:
@@ -74,25 +90,42 @@ ORDERS = [
 ]
 
 
-def check(seed: int, *, valid: bool, limit: int | None, offset: int) -> None:
+def check(
+    seed: int,
+    *,
+    valid: bool = True,
+    limit: int | Bound | None,
+    offset: int | Bound = 0,
+    exprs: tuple[Expr | None, Expr | int] | None = None,
+    grows: bool = False,
+) -> None:
+    """exprs: limit and offset as expressions; of the first column, which then is of the group."""
     rng = random.Random(seed)
     times = rng.choice([3, 10, 40])
     as_of = rng.choice([0, 2])
-    group = rng.choice([(), (0,), (4,), (1, 4)])
+    group = rng.choice([(), (0,), (4,), (1, 4)] if exprs is None else [(0,), (0, 4), (1, 0), (0, 0)])
     order = ORDERS[seed % len(ORDERS)]
     past = history(rng, [TYPES], 80, times, valid=valid)
-    operator = TopKOperator(TYPES, group, order, limit, offset)
+    if grows:
+        past = [each for each in past if each[3] > 0]
+    bounds = exprs if exprs is not None else (limit, offset)
+    operator = TopKOperator(TYPES, group, order, *bounds, monotonic=grows)  # type: ignore[arg-type]
     oks, errs = run(operator, [TYPES], past, random_uppers(rng, times, as_of), as_of=as_of, rng=rng)
     flat = [(row, time, diff) for _, row, time, diff in past]
     for time in range(as_of, times + 1):
         rows = accumulate(flat, time)
-        assert accumulate(oks, time) == top_k_naively(rows, group, order, limit, offset), (
-            f"seed {seed} time {time}"
+        wanted, wrong = top_k_naively(rows, group, order, limit, offset)
+        assert accumulate(oks, time) == wanted, f"seed {seed} time {time}"
+        wrong.update(
+            f"invalid-data: top-k: row {show(r)} has multiplicity {n}" for r, n in rows.items() if n < 0
         )
-        wrong = [f"invalid-data: top-k: row {show(r)} has multiplicity {n}" for r, n in rows.items() if n < 0]
-        assert accumulate(errs, time) == Counter(wrong), f"seed {seed} time {time}"
+        assert accumulate(errs, time) == wrong, f"seed {seed} time {time}"
     assert len({(str(row), time) for row, time, _ in oks}) == len(oks), "a time's changes are net"
-    assert operator.statistics().state_rows == len(accumulate(flat, times))
+    if not grows:
+        assert operator.statistics().state_rows == len(accumulate(flat, times))
+    elif isinstance(limit, int) and isinstance(offset, int):
+        groups = len({tuple(row[k] for k in group) for row, _, _ in flat})
+        assert operator.statistics().state_rows <= groups * (limit + offset)
 
 
 @pytest.mark.slow
@@ -119,10 +152,78 @@ def test_windows_equal_recomputation_at_every_time(valid: bool, limit: int | Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("limit", "offset"), [(1, 0), (2, 0), (3, 2), (0, 1), (0, 0), (None, 1), (40, 7), ((1 << 63) - 1, 2)]
+)
+def test_of_an_input_that_grows_the_answer_is_the_same(limit: int | None, offset: int) -> None:
+    for seed in range(10):
+        check(seed, limit=limit, offset=offset, grows=True)
+
+
+ONE, FIRST = Literal(I64, 1), ColumnRef(0)
+
+
+def first_plus_one(row: Row) -> int | str | None:
+    if row[0] is None:
+        return None
+    if row[0] == (1 << 63) - 1:
+        return "eval-error: bigint out of range"
+    return "eval-error: limit must not be negative" if row[0] < -1 else row[0] + 1
+
+
+def one_by_first(row: Row) -> int | str | None:
+    if row[0] is None:
+        return None
+    if row[0] == 0:
+        return "eval-error: division by zero"
+    found = int(2 / row[0])
+    return "eval-error: offset must not be negative" if found < 0 else found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grows", [False, True])
+@pytest.mark.parametrize("valid", [True, False])
+def test_bounds_by_expression_are_of_the_group(valid: bool, grows: bool) -> None:
+    plus, two_by = Call("+", (FIRST, ONE)), Call("/", (Literal(I64, 2), FIRST))
+    for seed in range(12):
+        check(seed, valid=valid, limit=first_plus_one, exprs=(plus, 0), grows=grows)
+        check(seed, valid=valid, limit=2, offset=one_by_first, exprs=(Literal(I64, 2), two_by), grows=grows)
+        check(
+            seed, valid=valid, limit=first_plus_one, offset=one_by_first, exprs=(plus, two_by), grows=grows
+        )  # fmt: skip
+
+
+@pytest.mark.slow
 def test_colliding_hashes_never_join_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RowImage, "hash", lambda self, columns=None: np.zeros(len(self), np.uint64))
     for seed in range(3):
         check(seed, valid=True, limit=3, offset=1)
+
+
+def test_an_error_of_a_limit_stays_as_long_as_its_group_has_rows() -> None:
+    types = columns(I64, I64)
+    operator = TopKOperator(types, (0,), (OrderColumn(1),), Call("/", (Literal(I64, 4), FIRST)))
+    ticks = [((0, 5), 1), ((2, 5), 1), ((0, 6), 1), ((0, 5), -1), ((-1, 1), 2), ((0, 6), -1), ((-1, 1), -2)]
+    changes = [(0, row, t, diff) for t, (row, diff) in enumerate(ticks)]
+    oks, errs = run(operator, [types], changes, [t + 1 for t in range(len(ticks))])
+    assert oks == [((2, 5), 1, 1)]
+    assert errs == [
+        ("eval-error: division by zero", 0, 1),
+        ("eval-error: limit must not be negative", 4, 1),
+        ("eval-error: division by zero", 5, -1),
+        ("eval-error: limit must not be negative", 6, -1),
+    ]
+
+
+def test_limits_of_any_integer_type_and_beyond_all_rows() -> None:
+    most = {I64: (1 << 63) - 1, ColumnType.UINT64: (1 << 64) - 1, ColumnType.INT16: 32767}
+    for type_, number in most.items():
+        types = (ColumnSpec("n", type_, True), ColumnSpec("v", I64, False))
+        operator = TopKOperator(types, (0,), (OrderColumn(1),), FIRST)
+        rows: list[tuple[Row, int]] = [((n, v), 1) for n in (number, 1, 0, None) for v in (7, 8)]
+        assert at_times(types, operator, rows) == [
+            sorted([(number, 7), (number, 8), (1, 7), (None, 7), (None, 8)], key=str)
+        ]
 
 
 def at_times(types: Columns, operator: TopKOperator, *ticks: list[tuple[Row, int]]) -> list[list[Row]]:
@@ -211,6 +312,107 @@ def test_a_window_that_cannot_be_is_refused() -> None:
     for limit, offset in ((-1, 0), (None, -1)):
         with pytest.raises(ValueError, match="window"):
             TopKOperator(columns(I64), (), (), limit, offset)
+
+
+def test_an_input_that_does_not_grow_after_all_gives_an_error_that_stays() -> None:
+    types = columns(I64, I64)
+    operator = TopKOperator(types, (0,), (OrderColumn(1),), 1, monotonic=True)
+    changes = [
+        (0, (1, 5), 0, 2),
+        (0, (1, 4), 1, 1),
+        (0, (1, 5), 2, -1),
+        (0, (1, 4), 3, -1),
+        (0, (1, 3), 4, 1),
+    ]
+    oks, errs = run(operator, [types], changes, [1, 2, 3, 4, 5])
+    assert [accumulate(oks, t) for t in range(5)] == [Counter([(1, v)]) for v in (5, 4, 4, 4, 3)]
+    assert errs == [
+        (f"invalid-data: top-k: row (1, {v}) has multiplicity -1", t, 1) for v, t in ((5, 2), (4, 3))
+    ]
+
+
+def changed(
+    operator: TopKOperator, time: int, keys: Any, values: Any, diffs: Any, types: Columns | None = None
+) -> int:
+    """One round of (key, value) rows; how many updates came out."""
+    n = len(values)
+    pairs = zip(types or PAIR, (keys, values), strict=True)
+    made = [
+        c if isinstance(c, Column) else Column(I64, np.broadcast_to(np.asarray(c, np.int64), n).copy())
+        for _, c in pairs
+    ]
+    updates = Updates(tuple(made), np.full(n, time, np.uint64), np.asarray(diffs, np.int64))
+    operator.start(Round(time, Frontier.at(time + 1), 0))
+    for lo in range(0, n, BLOCK_ROWS):
+        list(operator.push(0, Delta.of(updates.slice(lo, min(lo + BLOCK_ROWS, n)))))
+    return sum(len(d) for d in operator.finish())
+
+
+PAIR = columns(I64, I64, nullable=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["ascending", "descending", "equal", "shuffled", "text"])
+def test_a_large_group_costs_the_logarithm_a_change_in_whatever_order_rows_come(shape: str) -> None:
+    """Rows one after the other, in rounds of their own; then the extreme one is taken 1000 times."""
+    n, step = 60_000, 2000
+    rng = np.random.default_rng(3)
+    values = np.arange(n)
+    if shape == "descending":
+        values = values[::-1].copy()
+    elif shape in ("shuffled", "text"):
+        values = rng.permutation(n)
+    types = columns(I64, TEXT if shape == "text" else I64, nullable=False)
+    # Of equal keys the whole row decides.
+    order = OrderColumn(0 if shape == "equal" else 1)
+    operator = TopKOperator(types, (), (order,), 10)
+
+    def column(chosen: Any) -> Any:
+        texts = [f"a prefix, then {v:06d}" for v in chosen]
+        return Column.from_pylist(TEXT, texts) if shape == "text" else chosen
+
+    for time, lo in enumerate(range(0, n, step)):
+        some = values[lo : lo + step]
+        changed(operator, time, np.zeros(step), column(some), np.ones(step), types)
+    loaded = operator.statistics().touched_rows
+    assert loaded < n * 60, "some 2 log2 n, and the window"
+    for k in range(1000):
+        gone = np.array([k])
+        assert changed(operator, 100 + k, np.zeros(1), column(gone), [-1], types) == 2
+    assert operator.statistics().touched_rows - loaded < 1000 * 120
+    assert operator.statistics().state_rows == n - 1000
+
+
+@pytest.mark.slow
+def test_a_window_of_a_million_rows_is_written_once_and_then_changes_by_its_edge() -> None:
+    n = 1_000_000
+    operator = TopKOperator(PAIR, (0,), (OrderColumn(1),), n - 10)
+    values = np.random.default_rng(4).permutation(n)
+    assert changed(operator, 0, np.zeros(n), values, np.ones(n)) == n - 10
+    loaded = operator.statistics().touched_rows
+    assert loaded < 60 * n, "some 2 log2 n a row, and its way out"
+    for time in range(1, 101):
+        assert changed(operator, time, [0, 0], [time, n + time], [-1, 1]) == 2
+    assert operator.statistics().touched_rows - loaded < 100 * 300
+
+
+@pytest.mark.slow
+def test_of_an_input_that_grows_the_rows_of_windows_are_kept_and_no_more() -> None:
+    groups, n = 50, 100_000
+    rng = np.random.default_rng(5)
+    kept, all_kept = (
+        TopKOperator(PAIR, (0,), (OrderColumn(1),), 3, 1, monotonic=grows) for grows in (True, False)
+    )
+    for time in range(5):
+        keys, values = rng.integers(0, groups, n), rng.integers(0, 1 << 40, n)
+        assert changed(kept, time, keys, values, np.ones(n)) == changed(
+            all_kept, time, keys, values, np.ones(n)
+        )
+        assert kept.statistics().state_rows <= groups * 4
+    before = kept.statistics()
+    assert before.state_bytes < all_kept.statistics().state_bytes / 20
+    assert changed(kept, 9, [7], [1 << 50], [1]) == 0
+    assert kept.statistics().touched_rows - before.touched_rows < 20
 
 
 @pytest.mark.slow
