@@ -56,6 +56,7 @@ from controller_proto.schema import (
     scalar_problem,
     type_name,
 )
+from controller_proto.temporal import NOT_HERE, asks_time, split_predicate
 
 __all__ = ["MAX_DEPTH", "expr_type", "plan_schema", "shown_type", "types_problem"]
 
@@ -70,15 +71,9 @@ def expr_type(expr: Expr, schema: Schema, where: str = "expression") -> Column:
     Column(name='is_null', type=<ColumnType.BOOL: 'boolean'>, nullable=False)
     """
     column = _expr(expr, schema, where, 0)
-    if _asks_time(expr):
-        raise _refuse(where, "now_ts() may stand in predicates alone")
+    if asks_time(expr):
+        raise _refuse(where, NOT_HERE)
     return column
-
-
-def _asks_time(expr: Expr) -> bool:
-    if isinstance(expr, Call):
-        return expr.function == "now_ts" or any(map(_asks_time, expr.args))
-    return isinstance(expr, Case) and any(map(_asks_time, (expr.condition, expr.then, expr.otherwise)))
 
 
 def plan_schema(plan: Plan, env: Mapping[GlobalId, Schema], where: str = "") -> Schema:
@@ -240,6 +235,10 @@ def _mfp(plan: Mfp, source: Schema, where: str) -> Schema:
         found = _expr(expr, schema, here, 0)
         if found.type is not ColumnType.BOOL:
             raise _refuse(here, f"it is {type_name(found)}, not boolean")
+        try:
+            split_predicate(expr)
+        except ValueError as error:
+            raise _refuse(here, str(error)) from error
     if plan.projection is None:
         return schema
     return Schema(tuple(_column(index, schema, f"{where}, projection") for index in plan.projection))

@@ -33,6 +33,7 @@ from clusterd.operators.mfp import MfpOperator, Stage, StageSpec, apply_stages, 
 from clusterd.operators.negate import NegateOperator
 from clusterd.operators.ordered import OrderColumn
 from clusterd.operators.reduce import ReduceOperator
+from clusterd.operators.temporal import TemporalOperator
 from clusterd.operators.threshold import ThresholdOperator
 from clusterd.operators.top_k import TopKOperator
 from clusterd.operators.union import UnionOperator
@@ -57,6 +58,7 @@ from clusterd.render.physical import (
     ScopeNode,
     Side,
     SourceNode,
+    TemporalNode,
     ThresholdNode,
     TopKNode,
     UnionNode,
@@ -147,6 +149,8 @@ class _Building:
         match node:
             case MfpNode():
                 return MfpOperator(node.stages, self._columns(node.input)), "mfp", {}
+            case TemporalNode(input):
+                return TemporalOperator(node.stage, self._columns(input)), "temporal-filter", {}
             case FlatMapNode(input):
                 args = [
                     arg if isinstance(arg, int) else compile_expr(arg, ()).run((), 1).column

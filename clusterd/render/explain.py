@@ -43,6 +43,7 @@ from clusterd.render.physical import (
     ScopeNode,
     Side,
     SourceNode,
+    TemporalNode,
     ThresholdNode,
     TopKNode,
     UnionNode,
@@ -150,6 +151,8 @@ def _line(node: Node) -> str:
             return f"Stream index {id}"
         case MfpNode():
             return "Mfp " + " then ".join(map(_stage, node.stages))
+        case TemporalNode(_, stage):
+            return f"TemporalFilter {_stage(stage)}"
         case ConstantNode(constant):
             return print_plan(replace(constant, rows=constant.rows[:1]))[0]
         case FlatMapNode():

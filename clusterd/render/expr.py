@@ -29,6 +29,7 @@ from controller_proto.expr import Case, ColumnRef, Expr, Literal, is_told
 from controller_proto.functions import COMPARED, Mismatch, common_type, resolve
 from controller_proto.schema import Column as WireColumn
 from controller_proto.schema import Scalar, same_type, type_name
+from controller_proto.temporal import NOT_HERE
 from shm_arrangements.columns import Column
 from shm_arrangements.types import AnyType, ColumnSpec, ColumnType
 
@@ -135,7 +136,7 @@ def _call(name: str, args: list[CompiledExpr], constants: tuple[Scalar, ...]) ->
         raise _refuse(str(error)) from error
     function, signature = resolved.function, resolved.signature
     if function.name == "now_ts":
-        raise _refuse("now_ts() is not rendered by this version")
+        raise _refuse(NOT_HERE)
     widen = _widened_for_comparison if name in COMPARED else _widened
     args = [widen(each, to) for each, to in zip(args, resolved.args, strict=True)]
     run = functions.implementation(function.name, signature.text)

@@ -7,6 +7,7 @@ Decided here, and nowhere else:
 - What is pending on a join or on a table function when its stream is needed decides how it is made: columns
   that nobody reads are not gathered, rows that nobody wants not handed on. Joins: joins.py.
 - A collection with several imported indexes is streamed from the first.
+- A temporal filter is a node of its own (temporal.py); in a recursion there is none.
 - Of a recursion, what depends on its bindings is lowered inside it, all else outside, once.
 
 Does not: build operators (build.py), type the plan (typing_rules.py has).
@@ -47,17 +48,27 @@ from clusterd.render.physical import (
     ReduceNode,
     ScopeNode,
     SourceNode,
+    TemporalNode,
     ThresholdNode,
     TopKNode,
     UnionNode,
 )
-from clusterd.render.relations import PendingFlatMap, PendingJoin, Relation
+from clusterd.render.relations import PendingFilter, PendingFlatMap, PendingJoin, Relation
 from clusterd.render.sharing import Bindings, count_uses
-from clusterd.render.stages import infallible, merged, narrowed, placed, references, renumbered
+from clusterd.render.stages import (
+    columns_after,
+    infallible,
+    merged,
+    narrowed,
+    placed,
+    references,
+    renumbered,
+)
 from clusterd.render.tables import is_constant, may_fail, table_call
+from clusterd.render.temporal import plan_filter
 from controller_proto.dataflow import DataflowBody, DataflowHeader, Export
 from controller_proto.errors import Refusal
-from controller_proto.expr import ColumnRef, Expr, Literal
+from controller_proto.expr import ColumnRef, Expr
 from controller_proto.ids import GlobalId
 from controller_proto.plan import (
     Aggregate,
@@ -163,6 +174,8 @@ class _Lowering:
             return self.stream(plan_join(pending, relation.stages, self))
         if isinstance(pending, PendingFlatMap):
             return self.stream(self._flat_map(pending, relation.stages))
+        if isinstance(pending, PendingFilter):
+            return self._filter(pending, relation.stages)
         stages = merged(relation.stages, relation.base)
         if pending is not None:
             output, closure = narrowed(stages, len(relation.base))
@@ -227,7 +240,8 @@ class _Lowering:
                 # Arrangements inside a dataflow are the consumers' affair: the node is a hint.
                 return self._plan(input)
             case Mfp(input, maps, predicates, projection):
-                return self._plan(input).then(StageSpec(maps, predicates, projection))
+                stage = StageSpec(maps, predicates, projection)
+                return self._temporal(plan) if stage.is_temporal else self._plan(input).then(stage)
             case Negate(input):
                 relation = self._plan(input)
                 return self._made(NegateNode(self.stream(relation), relation.columns))
@@ -261,6 +275,20 @@ class _Lowering:
                 return self._top_k(plan)
             case LetRec():
                 return self._let_rec(plan)
+
+    def _temporal(self, plan: Mfp) -> Relation:
+        source, stage = self._plan(plan.input), StageSpec(plan.maps, plan.predicates, plan.projection)
+        columns = columns_after((stage,), source.columns)
+        return Relation(columns, pending=PendingFilter(source, stage), columns=columns)
+
+    def _filter(self, pending: PendingFilter, stages: Sequence[StageSpec]) -> int:
+        """The node of a temporal filter with `stages` upon it."""
+        source, stage, after = plan_filter(pending, stages)
+        node, columns = self.stream(source), columns_after((stage,), source.columns)
+        made = self._made_of.get((node, stage))
+        if made is None:
+            made = self._made_of[node, stage] = self._add(TemporalNode(node, stage, columns))
+        return self.stream(Relation(columns, made, columns=columns).then(*after))
 
     def _let_rec(self, plan: LetRec) -> Relation:
         inside = _ScopeLowering(self, plan)
@@ -379,6 +407,9 @@ class _ScopeLowering(_Lowering):
             self._relations[id] = Relation(columns, made[-1], columns=columns)
             self._planned = {}
         return tuple(made)
+
+    def _temporal(self, plan: Mfp) -> Relation:
+        raise self._refuse(plan, ": now_ts() may not stand in a recursion over what depends on its bindings")
 
     def _plan(self, plan: Plan) -> Relation:
         if free_ids(plan) & self._relations.keys():

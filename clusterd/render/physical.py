@@ -15,6 +15,7 @@ from clusterd.dataflow.operator import Columns
 from clusterd.operators.mfp import StageSpec
 from clusterd.render.functions import TableCall
 from controller_proto.dataflow import DataflowHeader, Export
+from controller_proto.expr import Expr
 from controller_proto.ids import GlobalId
 from controller_proto.plan import Constant, OrderBy
 
@@ -22,7 +23,8 @@ __all__ = [
     "AggregateSpec", "ArrangeNode", "BindingNode", "ConstantNode", "DeltaInput", "DeltaJoinNode",
     "DistinctNode", "EnterNode", "ExportNode", "FeedbackNode", "FlatMapNode", "IndexNode", "IndexSide",
     "JoinNode", "LeaveNode", "LocalSide", "LookupStep", "MfpNode", "NegateNode", "Node", "PhysicalPlan",
-    "ReduceNode", "ScopeNode", "Side", "SourceNode", "ThresholdNode", "TopKNode", "UnionNode", "inputs_of",
+    "ReduceNode", "ScopeNode", "Side", "SourceNode", "TemporalNode", "ThresholdNode", "TopKNode",
+    "UnionNode", "inputs_of",
 ]  # fmt: skip
 
 
@@ -46,6 +48,15 @@ class IndexNode:
 class MfpNode:
     input: int
     stages: tuple[StageSpec, ...]
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class TemporalNode:
+    """The input through one stage, of which some predicates compare the time."""
+
+    input: int
+    stage: StageSpec
     columns: Columns
 
 
@@ -274,9 +285,9 @@ class ExportNode:
 
 
 Node = (
-    SourceNode | IndexNode | ConstantNode | MfpNode | FlatMapNode | ArrangeNode | JoinNode | DeltaJoinNode
-    | ReduceNode | DistinctNode | ThresholdNode | TopKNode | UnionNode | NegateNode | EnterNode
-    | FeedbackNode | BindingNode | ScopeNode | LeaveNode | ExportNode
+    SourceNode | IndexNode | ConstantNode | MfpNode | TemporalNode | FlatMapNode | ArrangeNode | JoinNode
+    | DeltaJoinNode | ReduceNode | DistinctNode | ThresholdNode | TopKNode | UnionNode | NegateNode
+    | EnterNode | FeedbackNode | BindingNode | ScopeNode | LeaveNode | ExportNode
 )  # fmt: skip
 
 

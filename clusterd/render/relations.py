@@ -1,8 +1,8 @@
 """Relations: what lowering knows of a collection before it is a node.
 
 A relation is a base and stages that are pending on it. The base is a node; or imported indexes of the
-collection, to be streamed or looked up; or a join or a table function that is no node yet, because how it is
-made depends on what is asked of it. Nodes are made when first needed, once.
+collection, to be streamed or looked up; or a join, a table function or a temporal filter that is no node yet,
+because how it is made depends on what is asked of it. Nodes are made when first needed, once.
 
 Does not: decide how anything is made.
 """
@@ -21,7 +21,7 @@ from clusterd.render.stages import columns_after, merged
 from controller_proto.dataflow import Export
 from controller_proto.expr import Expr
 
-__all__ = ["PendingFlatMap", "PendingJoin", "Relation"]
+__all__ = ["PendingFilter", "PendingFlatMap", "PendingJoin", "Relation"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -43,6 +43,14 @@ class PendingFlatMap:
     args: tuple[Expr, ...]
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class PendingFilter:
+    """A temporal filter over a relation: a stage that is an operator of its own."""
+
+    source: Relation
+    stage: StageSpec
+
+
 @dataclass(slots=True)
 class Relation:
     """A collection: `columns` as they come out of the pending `stages` over `base` columns.
@@ -53,7 +61,7 @@ class Relation:
 
     base: Columns
     node: int | None = None
-    pending: PendingJoin | PendingFlatMap | JoinNode | DeltaJoinNode | None = None
+    pending: PendingJoin | PendingFlatMap | PendingFilter | JoinNode | DeltaJoinNode | None = None
     arranged: tuple[Export, ...] = ()
     stages: tuple[StageSpec, ...] = ()
     columns: Columns = ()

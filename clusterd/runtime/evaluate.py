@@ -123,7 +123,7 @@ def _rows(
     if not index.clean:
         _require_no_errors(index, time)
     finisher = Finisher(
-        plan_finishing(peek.finishing, index.schema.columns), max_result_bytes=max_result_bytes
+        plan_finishing(peek.finishing, index.schema.columns), time=time, max_result_bytes=max_result_bytes
     )
     negative: list[tuple[tuple[Column, ...], Ints]] = []
     for columns, counts in _found(peek, time, index, piece_rows):

@@ -79,10 +79,11 @@ def plan_finishing(finishing: Finishing, columns: tuple[ColumnSpec, ...]) -> Pla
 
 
 class Finisher:
-    """Takes the rows of one peek, piece by piece, and gives the finished ones."""
+    """Takes the rows of one peek, piece by piece, and gives the finished ones. time: of the peek."""
 
-    def __init__(self, plan: PlannedFinishing, *, max_result_bytes: int) -> None:
+    def __init__(self, plan: PlannedFinishing, *, time: int, max_result_bytes: int) -> None:
         self._plan = plan
+        self._time = time
         self._max_bytes = max_result_bytes
         self._parts: list[Rows] = []
         self._rows = 0
@@ -99,9 +100,10 @@ class Finisher:
         """Rows with positive counts; equal ones are in the same piece."""
         plan = self._plan
         if plan.stage is not None:
-            updates, failed = plan.stage.apply(Updates(columns, np.zeros(len(counts), np.uint64), counts))
+            rows = Updates(columns, np.zeros(len(counts), np.uint64), counts)
+            updates, failed = plan.stage.at(self._time, rows)
             columns, counts = updates.columns, updates.diffs
-            if failed is not None:
+            if failed is not None and len(failed):
                 least = min(failed.columns[0].to_pylist())
                 self._error = min(self._error, least) if self._error else least
         if not len(counts) or self._error:

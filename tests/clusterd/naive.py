@@ -281,6 +281,15 @@ def _float_arithmetic(f: str, a: float, b: float) -> Any:
     return Err(DOUBLE) if value == 0 and exact != 0 else canonical(value)
 
 
+def at_time(expr: Expr, now: int) -> Expr:
+    """The same at one time: with a number for `now_ts()`."""
+    if isinstance(expr, Call):
+        if expr.function == "now_ts":
+            return Literal(T.INT64, now)
+        return Call(expr.function, tuple(at_time(argument, now) for argument in expr.args))
+    return expr
+
+
 # Plans.
 
 
@@ -289,10 +298,14 @@ class TooLarge(Exception):
 
 
 class Interpreter:
-    """Evaluates plans over collections at one time. pairs: of rows that joins may look at, in all."""
+    """Evaluates plans over collections at one time. pairs: of rows that joins may look at, in all.
 
-    def __init__(self, inputs: Mapping[str, Collection], pairs: int = 1 << 62) -> None:
+    now: the time that plans may ask for.
+    """
+
+    def __init__(self, inputs: Mapping[str, Collection], pairs: int = 1 << 62, now: int = 0) -> None:
         self.inputs = dict(inputs)
+        self._now = now
         self._pairs = pairs
 
     def dataflow(self, body: DataflowBody) -> dict[str, Collection]:
@@ -308,7 +321,8 @@ class Interpreter:
         if isinstance(plan, ArrangeBy):
             return self.plan(plan.input)
         if isinstance(plan, Mfp):
-            return mfp(self.plan(plan.input), plan.maps, plan.predicates, plan.projection)
+            predicates = [at_time(predicate, self._now) for predicate in plan.predicates]
+            return mfp(self.plan(plan.input), plan.maps, predicates, plan.projection)
         if isinstance(plan, Union):
             return _union([self.plan(each) for each in plan.inputs])
         if isinstance(plan, Negate):
@@ -329,7 +343,8 @@ class Interpreter:
             rows = {row: count for row, count in source.rows.items() if count > 0}
             return Collection(source.types, rows, dict(source.errs))
         if isinstance(plan, Let):
-            return Interpreter({**self.inputs, plan.id: self.plan(plan.value)}, self._pairs).plan(plan.body)
+            inputs = {**self.inputs, plan.id: self.plan(plan.value)}
+            return Interpreter(inputs, self._pairs, self._now).plan(plan.body)
         if isinstance(plan, Reduce):
             return _reduce(plan, self.plan(plan.input))
         if isinstance(plan, TopK):

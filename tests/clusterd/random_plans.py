@@ -31,11 +31,13 @@ from controller_proto.plan import (
 )
 from controller_proto.schema import INTEGERS, Column, Schema
 from controller_proto.schema import ColumnType as T
+from controller_proto.temporal import asks_time
 from controller_proto.typing_rules import expr_type, plan_schema
 from tests.clusterd import naive
 
 Row = tuple[Any, ...]
 NUMBERS = (T.INT64, T.FLOAT64, T.NUMERIC)
+TIMES = 8  # a bound of a temporal filter is often one of so many
 
 COMMON: dict[T, list[Any]] = {
     T.BOOL: [True, False],
@@ -118,6 +120,8 @@ def literal(value: Any, type_: T) -> Literal:
 
 class Plans:
     """Plans over the collections of `env`. signed: counts may be negative where nothing forbids it."""
+
+    asks_time = True
 
     def __init__(self, rng: random.Random, env: Mapping[str, Schema], *, signed: bool = False) -> None:
         self._rng = rng
@@ -210,6 +214,21 @@ class Plans:
         args = (self.expr(of, type_, depth - 1), self.expr(of, type_, depth - 1))
         return Call(rng.choice(["=", "!=", "<", "<=", ">", ">="]), args)
 
+    def time_test(self, of: Schema) -> Expr:
+        """A temporal filter; when a row comes and goes is often among the times tested."""
+        rng = self._rng
+        now: Expr = Call("now_ts", ())
+        if rng.random() < 0.3:
+            now = Call(rng.choice("+-"), (now, literal(rng.randrange(4), T.INT64)))
+        types = [c.type for c in of.columns if c.type in (*NUMBERS, *INTEGERS)] or [T.INT64]
+        bound = self.expr(of, rng.choice(types))
+        if rng.random() < 0.5:
+            bound = Call("+", (self.expr(of, T.INT64), literal(rng.randrange(TIMES), T.INT64)))
+        if rng.random() < 0.15:
+            return Call("between", (now, bound, self.expr(of, T.INT64)))
+        sides = (now, bound) if rng.random() < 0.6 else (bound, now)
+        return Call(rng.choice(["=", "<", "<=", ">", ">="]), sides)
+
     def _some_type(self, of: Schema) -> T:
         types = [column.type for column in of.columns] or [T.INT64]
         return self._rng.choice(types)
@@ -229,6 +248,9 @@ class Plans:
             columns.append(expr_type(maps[-1], wide))
         wide = Schema(tuple(columns))
         predicates = tuple(self.predicate(wide) for _ in range(rng.choice([0, 0, 1, 1, 2])))
+        if self.asks_time and rng.random() < 0.25:
+            predicates = (*predicates, *(self.time_test(wide) for _ in range(rng.choice([1, 1, 2]))))
+            predicates = tuple(rng.sample(predicates, len(predicates)))
         projection = None
         if rng.random() < 0.6 and columns:
             most = min(len(columns), 4)
@@ -245,6 +267,7 @@ class Plans:
         value = self.plan(rng.randrange(depth))
         name = rng.choice(["l0", "l0", "l1"])
         inner = Plans(rng, {**self._env, name: self.schema(value)}, signed=self._signed)
+        inner.asks_time = self.asks_time
         return Let(name, value, inner.plan(depth - 1))
 
     def _beside_constant(self, source: Plan) -> Plan:

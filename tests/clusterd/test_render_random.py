@@ -56,21 +56,25 @@ class Case:
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
         self.signed = rng.random() < 0.2
+        self.grows = not self.signed and rng.random() < 0.2
         self.sources = {f"u{n}": f"shard{n}" for n in range(1, rng.choice([2, 3, 3]) + 1)}
         self.replica = MiniReplica()
         self.late: dict[str, list[tuple[random_plans.Row, int, int]]] = {}
         for name in self.sources.values():
             schema = random_plans.schema(rng)
             self.replica.shards[name] = MemoryShard(schema)
-            self.late[name] = random_plans.history(
+            late = random_plans.history(
                 rng, schema, rng.choice([0, 5, 15, 25]), TIMES, valid=not self.signed or rng.random() < 0.5
             )
+            self.late[name] = [each for each in late if each[2] > 0] if self.grows else late
         self.env = {id: self.replica.shards[name].schema for id, name in self.sources.items()}
         self.builds: dict[str, tuple[str, Plan, int | None]] = {}  # by export: build, plan, until
         self.answers: dict[tuple[str, int], naive.Collection] = {}
 
     def plan(self, env: dict[str, Schema], depth: int) -> Plan:
-        return random_plans.Plans(self.rng, env, signed=self.signed).plan(depth)
+        made = random_plans.Plans(self.rng, env, signed=self.signed).plan(depth)
+        growing = frozenset(self.sources) if self.grows else frozenset()
+        return random_plans.said_to_grow(self.rng, made, growing)
 
     def naive(self, id: str, at: int) -> naive.Collection:
         """The collection `id` (a source, a build or an index) at a time."""
@@ -82,7 +86,7 @@ class Case:
             at = min(at, until - 1)  # then nothing happens any more
         if (build, at) not in self.answers:
             inputs = {name: self.naive(name, at) for name in free_ids(plan)}
-            self.answers[build, at] = naive.Interpreter(inputs, PAIRS).plan(plan)
+            self.answers[build, at] = naive.Interpreter(inputs, PAIRS, at).plan(plan)
         return self.answers[build, at]
 
     def header(self, name: str, build: str, plan: Plan, env: dict[str, Schema], as_of: int, until: int | None,

@@ -166,7 +166,8 @@ class History:
     def _answers(self, plan: Plan) -> list[naive.Collection]:
         inputs = free_ids(plan)
         return [
-            naive.Interpreter({i: self.at_time[i][t] for i in inputs}, PAIRS).plan(plan) for t in range(TIMES)
+            naive.Interpreter({i: self.at_time[i][t] for i in inputs}, PAIRS, t).plan(plan)
+            for t in range(TIMES)
         ]
 
     def _plan(self, env: Mapping[GlobalId, Schema], depth: int) -> tuple[Plan, list[naive.Collection]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from textwrap import dedent
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 
 from clusterd.convert import column_specs, wire_schema
 from clusterd.dataflow.operator import Columns, Delta
-from clusterd.operators.mfp import MfpOperator, StageSpec
+from clusterd.operators.mfp import MfpOperator, Stage, StageSpec
 from clusterd.render.explain import explain
 from clusterd.render.plan import plan_dataflow
 from clusterd.render.stages import behind_join, columns_after, merged, renumbered, traced
@@ -352,7 +353,9 @@ def run(stages: list[StageSpec], columns: Columns, updates: Updates) -> tuple[li
     return sorted(map(repr, out[0].oks.to_rows())), sorted(map(repr, out[0].errs.to_rows()))
 
 
-def random_stages(rng: random.Random, n: int) -> tuple[list[StageSpec], Columns, Updates]:
+def random_stages(
+    rng: random.Random, n: int, *, asks_time: bool = False
+) -> tuple[list[StageSpec], Columns, Updates]:
     of = random_plans.schema(rng)
     columns = column_specs(of)
     rows = random_plans.history(rng, of, 20, 3)
@@ -362,7 +365,9 @@ def random_stages(rng: random.Random, n: int) -> tuple[list[StageSpec], Columns,
         now = wire_schema(columns_after(stages, columns))
         if not now.arity:
             break
-        made = random_plans.Plans(rng, {"u1": now}).mfp(Get("u1"))
+        plans = random_plans.Plans(rng, {"u1": now})
+        plans.asks_time = asks_time
+        made = plans.mfp(Get("u1"))
         stages.append(StageSpec(made.maps, made.predicates, made.projection))
     return stages, columns, updates
 
@@ -376,6 +381,32 @@ def test_merged_stages_do_what_they_do_one_by_one() -> None:
         less = list(merged(stages, columns))
         fewer += len(stages) - len(less)
         assert run(less, columns, updates) == run(stages, columns, updates)
+    assert fewer > 150
+
+
+def run_at(
+    time: int, stages: list[StageSpec], columns: Columns, updates: Updates
+) -> tuple[Counter[str], Counter[str]]:
+    failed: list[object] = []
+    updates = updates.filter(updates.times <= time)
+    for spec in stages:
+        stage = Stage(spec, columns)
+        updates, errs = stage.at(time, updates)
+        failed += [] if errs is None else [(row, diff) for row, _, diff in errs.to_rows()]
+        columns = stage.columns
+    return Counter(repr((row, diff)) for row, _, diff in updates.to_rows()), Counter(map(repr, failed))
+
+
+@pytest.mark.slow
+def test_merged_stages_that_ask_the_time_do_at_any_what_they_do_one_by_one() -> None:
+    fewer = 0
+    for seed in range(300):
+        print(f"seed {seed}")
+        stages, columns, updates = random_stages(random.Random(seed), 4, asks_time=True)
+        less = list(merged(stages, columns))
+        fewer += len(stages) - len(less) if any(stage.is_temporal for stage in stages) else 0
+        for time in range(8):
+            assert run_at(time, less, columns, updates) == run_at(time, stages, columns, updates)
     assert fewer > 150
 
 
