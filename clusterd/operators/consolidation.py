@@ -16,6 +16,7 @@ from clusterd.dataflow.operator import BLOCK_ROWS
 from clusterd.operators.growable import Growable
 from clusterd.operators.kernels.iterate import gather_changes
 from clusterd.operators.row_table import RowTable
+from clusterd.operators.time_steps import pausing
 from shm_arrangements.errors import MultiplicityOverflow
 from shm_arrangements.rows import RowSpec, encode
 from shm_arrangements.updates import Updates
@@ -39,6 +40,7 @@ def consolidated(blocks: Sequence[Updates], spec: RowSpec) -> Iterator[Updates]:
     count = 0
     nothing = blocks[0].slice(0, 0)
     for updates in blocks:
+        yield from pausing(table.make_room(len(updates)), nothing)
         image = encode(updates.columns, spec, len(updates))
         slots = table.assign(image, updates.times.view(np.int64))
         sums.grow(table.capacity)

@@ -23,6 +23,7 @@ from clusterd.dataflow.operator import BLOCK_ROWS
 from clusterd.operators.growable import Growable
 from clusterd.operators.kernels import iterate as kernels
 from clusterd.operators.row_table import RowTable
+from clusterd.operators.time_steps import Work
 from shm_arrangements.columns import Column
 from shm_arrangements.errors import MultiplicityOverflow
 from shm_arrangements.rows import RowSpec, encode
@@ -76,6 +77,10 @@ class Keys:
     def nbytes(self) -> int:
         return self.table.nbytes + self._noted.nbytes + self._marks.nbytes
 
+    def make_room(self, rows: int) -> Work[None]:
+        """For an `assign` of that many: a large table is made larger in pieces."""
+        yield from self.table.make_room(rows)
+
     def assign(self, columns: Sequence[Column], rows: int, groups: Ints | None = None) -> Ints:
         """(rows,) the slot of each key."""
         slots = self.table.assign(encode(columns, self.spec, rows), groups)
@@ -121,6 +126,10 @@ class IterationIndex:
         """By slot of a key, its first entry, -1 if it has none."""
         self._heads.grow(self._keys.capacity)
         return self._heads.a
+
+    def make_room(self, rows: int) -> Work[None]:
+        """For an `add` of that many: a large table is made larger in pieces."""
+        yield from self._rows.make_room(rows)
 
     def add(self, slots: Ints, columns: Sequence[Column], iteration: int, diffs: Ints) -> None:
         """Add rows (of the keys `slots`) at an iteration. Raises: MultiplicityOverflow."""

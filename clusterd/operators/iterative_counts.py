@@ -31,6 +31,7 @@ from clusterd.operators.growable import Growable
 from clusterd.operators.iteration_index import Keys
 from clusterd.operators.iterative import Blocks
 from clusterd.operators.kernels import iterate as kernels
+from clusterd.operators.time_steps import pausing
 from shm_arrangements.errors import MultiplicityOverflow
 from shm_arrangements.rows import RowSpec
 from shm_arrangements.updates import Updates
@@ -89,6 +90,7 @@ class IterativeCounts:
             oks = delta.oks
             if not len(oks):
                 continue
+            yield from pausing(self._keys.make_room(len(oks)), pause)
             slots = self._keys.assign(oks.columns, len(oks))
             for sized in (self._changes, self._marks, self._totals, self._ends):
                 sized.grow(self._keys.capacity)

@@ -34,6 +34,7 @@ from clusterd.operators.iteration_index import Keys, distinct_slots
 from clusterd.operators.iterative import Blocks
 from clusterd.operators.kernels import extremes as kernels
 from clusterd.operators.kernels.iterate import gather_changes
+from clusterd.operators.time_steps import pausing
 from shm_arrangements.columns import Column
 from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow
 from shm_arrangements.rows import RowSpec
@@ -109,6 +110,8 @@ class IterativeExtremes:
             oks = delta.oks
             if not len(oks):
                 continue
+            for keys in (self._keys, self._values):
+                yield from pausing(keys.make_room(len(oks)), pause)
             groups = self._keys.assign([oks.columns[k] for k in self._key], len(oks))
             values = self._values.assign([oks.columns[self._column]], len(oks), groups)
             for sized in (self._changes, self._marks, self._ends, self._tree, self._spans, self._below):

@@ -34,6 +34,7 @@ from clusterd.operators.growable import Growable
 from clusterd.operators.iteration_cells import IterationCells
 from clusterd.operators.iteration_index import IterationIndex, Keys, distinct_slots
 from clusterd.operators.iterative import Blocks
+from clusterd.operators.time_steps import pausing
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.rows import RowSpec
 from shm_arrangements.updates import Updates
@@ -77,6 +78,7 @@ class Grouped:
             if len(delta.errs):
                 yield Delta(pause.oks, delta.errs)
             if len(oks):
+                yield from pausing(self._keys.make_room(len(oks)), pause)
                 changes.append((self._keys.assign([oks.columns[k] for k in self._key], len(oks)), oks))
                 yield pause
         if not changes:
@@ -154,6 +156,7 @@ class Grouped:
             yield pause
         for of, oks in changes:
             cells = self._cell.a.take(of)
+            yield from pausing(self._index.make_room(len(oks)), pause)
             self._index.add(cells, [oks.columns[k] for k in self._rest], 0, oks.diffs)
             yield pause
         for lo in range(0, len(groups), BLOCK_ROWS):

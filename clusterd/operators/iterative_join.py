@@ -21,6 +21,7 @@ from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, OperatorStati
 from clusterd.operators.iteration_index import IterationIndex, Keys, Partners
 from clusterd.operators.iterative import Blocks
 from clusterd.operators.join import Closure
+from clusterd.operators.time_steps import pausing
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowSpec
 from shm_arrangements.updates import Updates
@@ -77,16 +78,22 @@ class IterativeJoin:
     def step(self, iteration: int, inputs: Sequence[Blocks]) -> Iterator[Delta]:
         pause = Delta.empty(self._types)
         for side, blocks in enumerate(inputs):
+            to_come = sum(len(delta.oks) for delta in blocks)
             for delta in blocks:
                 if len(delta.errs):
                     yield Delta(pause.oks, delta.errs)
                 if len(delta.oks):
+                    # Rows are mostly distinct: the table becomes as large as it must at once.
+                    yield from pausing(self._sides[side].make_room(to_come), pause)
                     yield from self._meet(side, delta.oks, iteration)
+                    to_come -= len(delta.oks)
 
     def _meet(self, side: int, updates: Updates, iteration: int) -> Iterator[Delta]:
-        """Pair `updates` with what the other side has, and keep them."""
+        """Pair `updates` with what the other side has, and keep them, for which there is room."""
         if self._may_be_null and not self._null_safe:
             updates = _without_nulls(updates, self._key[side])
+        pause = Delta.empty(self._types)
+        yield from pausing(self._keys.make_room(len(updates)), pause)
         slots = self._keys.assign([updates.columns[k] for k in self._key[side]], len(updates))
         other = self._sides[1 - side]
         parts: list[Updates] = []
@@ -104,7 +111,7 @@ class IterativeJoin:
             yield self._give(parts)
         rest = [updates.columns[k] for k in self._rest[side]]
         self._sides[side].add(slots, rest, iteration, updates.diffs)
-        yield Delta.empty(self._types)
+        yield pause
 
     def _pairs(self, side: int, updates: Updates, found: Partners) -> Updates:
         # The key is the same on both sides, so only what is beside it is read from the other.

@@ -125,6 +125,20 @@ With Mutually Recursive [recursion_limit=12, return_at_limit]
 Return
   Get l0
 """
+COUNTED = """
+With Mutually Recursive [recursion_limit=6, return_at_limit]
+  cte l0 = // { types: "(bigint, bigint, numeric, bigint)" }
+    Reduce group_by=[#0] aggregates=[count(*), sum(#1), max(#1)]
+      Union
+        Get u1
+        Project (#5, #1)
+          Filter #1 < 40
+            Join on=(#0 = #4)
+              Get l0
+              Get u1
+Return
+  Get l0
+"""
 # The unreached among the targets of what is reached: not monotone, so it may swing for ever.
 SWINGING = """
 With Mutually Recursive [recursion_limit=7, return_at_limit]
@@ -458,6 +472,40 @@ def _touched_a_change(nodes: int) -> float:
     return (counts[-1] - counts[0]) / 200
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("function", ["min", "max"])
+def test_a_large_group_is_not_read_again_where_a_change_comes_before_what_it_holds(function: str) -> None:
+    plan = SHORTEST.replace("min(#1)", f"{function}(#1)")
+    touched = [_touched_beside(plan, size) for size in (200, 2_000)]
+    print(touched)
+    assert touched[1] < 1.5 * touched[0] + 20
+
+
+def _touched_beside(plan: str, size: int) -> float:
+    """State rows looked at for an edge from the root to a node that `size` longer ways lead to."""
+    header, body = made(plan)
+    hub = size + 1
+    ways: list[Change] = [((0, k, k % 7), 0, 1) for k in range(1, hub)]
+    ways += [((k, hub, k % 5 + 1), 0, 1) for k in range(1, hub)]
+    times = 41
+    changes: list[Change] = [*ways, *(((0, hub, 3), time, 1 if time % 2 else -1) for time in range(1, times))]
+    with MiniReplica() as replica:
+        for name, of in SCHEMAS.items():
+            replica.shards[name] = MemoryShard(of)
+        graph = replica.create(header, body).graph
+        assert graph is not None
+        counts = []
+        for time in range(times):
+            shard = replica.shards["weighted"]
+            shard.history.clear()
+            shard.append([change for change in changes if change[1] == time], Frontier.at(time + 1))
+            replica.shards["nodes"].append([((0,), 0, 1)] if time == 0 else [], Frontier.at(time + 1))
+            replica.drain()
+            (state,) = [n.state for n in graph.statistics() if n.name == "recursion"]
+            counts.append(state.touched_rows)
+    return (counts[-1] - counts[0]) / (times - 1)
+
+
 PLANS = {
     "closure": (CLOSURE.format(limit=""), 9, 12),
     "cut closure": (CLOSURE.format(limit=" [recursion_limit=3]"), 9, 10),
@@ -468,6 +516,7 @@ PLANS = {
     "components": (COMPONENTS, 14, 11),
     "even and odd": (EVEN_AND_ODD.format(limit=""), 8, 10),
     "best two": (BEST_TWO, 8, 12),
+    "counted": (COUNTED, 6, 9),
     "swinging": (SWINGING, 8, 10),
 }
 
