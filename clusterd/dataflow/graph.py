@@ -21,7 +21,7 @@ from clusterd.dataflow.operator import Columns, Delta, Operator, OperatorStatist
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 
-__all__ = ["Clock", "Graph", "NodeStatistics"]
+__all__ = ["Clock", "Graph", "NodeStatistics", "Progress"]
 
 Clock = Callable[[], float]
 _DONE: Final = object()
@@ -29,7 +29,9 @@ _DONE: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class NodeStatistics:
-    """What a node has done since it was built. rows and errs are updates; elapsed_s its own time alone."""
+    """What a node has done since it was built. rows and errs are updates; elapsed_s its own time alone, and
+    longest_s the longest piece of it (R11).
+    """
 
     node: int
     name: str
@@ -39,7 +41,20 @@ class NodeStatistics:
     errs_in: int
     errs_out: int
     elapsed_s: float
+    longest_s: float
     state: OperatorStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a round is. node, name: which works. rows_done: updates that have come from the sources that
+    are read as streams; rows_expected: that will have, 0 for what is not known.
+    """
+
+    node: int
+    name: str
+    rows_done: int
+    rows_expected: int
 
 
 @dataclass(slots=True)
@@ -63,6 +78,8 @@ class _Node:
     errs_in: int = 0
     errs_out: int = 0
     elapsed_s: float = 0.0
+    longest_s: float = 0.0
+    rows_before: int = 0  # rows_out when the round began
 
     @property
     def work(self) -> Source | Operator:
@@ -85,6 +102,7 @@ class Graph:
         self._exchanges: list[ExchangeEdge] = []
         self._running = False
         self._closed = False
+        self._working = 0  # the node whose turn it is in the walk
 
     def add_source(self, source: Source, name: str) -> int:
         """Returns the node's number, by which later nodes name it."""
@@ -143,9 +161,11 @@ class Graph:
         for exchange in self._exchanges:
             exchange.start(round)
         for node in self._nodes:
+            node.rows_before = node.rows_out
             if node.operator is not None:
                 node.operator.start(round)
         for node in self._nodes:
+            self._working = node.number
             if node.source is not None and node.outputs:
                 yield from self._drain(node, node.source.blocks())
             if node.operator is None:
@@ -165,7 +185,10 @@ class Graph:
         while True:
             began = clock()
             delta = next(produced, _DONE)
-            node.elapsed_s += clock() - began
+            took = clock() - began
+            node.elapsed_s += took
+            if took > node.longest_s:
+                node.longest_s = took
             if delta is _DONE:
                 return
             assert isinstance(delta, Delta)
@@ -200,6 +223,18 @@ class Graph:
         for exchange in self._exchanges:
             exchange.close()
 
+    def progress(self) -> Progress | None:
+        """How far the round is that runs, None between rounds. Costs a look at each source."""
+        if not self._running:
+            return None
+        read = [node for node in self._nodes if node.source is not None and node.outputs]
+        return Progress(
+            self._working,
+            self._nodes[self._working].name,
+            sum(node.rows_out - node.rows_before for node in read),
+            sum(node.work.statistics().expected_rows for node in read),
+        )
+
     def statistics(self) -> tuple[NodeStatistics, ...]:
         return tuple(
             NodeStatistics(
@@ -211,6 +246,7 @@ class Graph:
                 node.errs_in,
                 node.errs_out,
                 node.elapsed_s,
+                node.longest_s,
                 node.work.statistics(),
             )
             for node in self._nodes

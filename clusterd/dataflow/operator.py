@@ -118,11 +118,15 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class OperatorStatistics:
-    """What an operator keeps, and what it has looked at: `touched_rows` counts state rows read, ever."""
+    """What an operator keeps, and what it has looked at: `touched_rows` counts state rows read, ever.
+
+    expected_rows: of a source, the updates that its round reads, or somewhat more; 0 if that is not known.
+    """
 
     state_rows: int = 0
     state_bytes: int = 0
     touched_rows: int = 0
+    expected_rows: int = 0
 
 
 class Operator(Protocol):

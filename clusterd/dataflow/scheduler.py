@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
-from clusterd.dataflow.graph import Clock, Graph
+from clusterd.dataflow.graph import Clock, Graph, Progress
 from clusterd.dataflow.operator import Round
 from clusterd.dataflow.sequence import RoundSequence
 from shm_arrangements.errors import InvariantViolation
@@ -116,6 +116,10 @@ class Scheduler:
     def running_round(self, dataflow: Hashable) -> Round | None:
         """The round that runs or waits to begin."""
         return self._dataflows[dataflow].round
+
+    def progress(self, dataflow: Hashable) -> Progress | None:
+        """How far its round is; None if none runs."""
+        return self._dataflows[dataflow].graph.progress()
 
     @property
     def has_work(self) -> bool:

@@ -61,6 +61,11 @@ class ImportedRound:
     def delta(self) -> Sequence[Batch]:
         return self._delta
 
+    @property
+    def expected_rows(self) -> int:
+        """Updates of the batches that the round reads."""
+        return sum(map(len, self._delta))
+
     def errs_delta(self) -> Updates:
         parts = list(cut_blocks(self._errs, self._current))
         return Updates.concat(parts) if parts else NO_ERRS

@@ -61,7 +61,8 @@ class ConstantSource:
 
     def statistics(self) -> OperatorStatistics:
         """Nothing is kept."""
-        return OperatorStatistics()
+        is_read = self._round is not None and self._round.is_first
+        return OperatorStatistics(expected_rows=len(self._constant.rows) if is_read else 0)
 
     def close(self) -> None:
         self._round = None

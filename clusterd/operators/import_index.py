@@ -84,7 +84,8 @@ class ImportIndex:
     def statistics(self) -> OperatorStatistics:
         """Nothing is kept but batches that wait for their round."""
         waiting = [batch for pending in self._pending for batch in pending]
-        return OperatorStatistics(sum(map(len, waiting)), sum(batch.nbytes for batch in waiting))
+        nbytes = sum(batch.nbytes for batch in waiting)
+        return OperatorStatistics(sum(map(len, waiting)), nbytes, expected_rows=self._view.expected_rows)
 
     def close(self) -> None:
         self._closed = True

@@ -56,7 +56,7 @@ class ImportSnapshot:
 
     def statistics(self) -> OperatorStatistics:
         """Nothing is kept: the batches are shared."""
-        return OperatorStatistics()
+        return OperatorStatistics(expected_rows=self._view.expected_rows)
 
     def close(self) -> None:
         self._view.clear()

@@ -35,12 +35,16 @@ class ShardReader(Protocol):
 
 
 class ImportSource:
-    """A Source over a shard."""
+    """A Source over a shard.
+
+    expected_rows: of the round that runs, for statistics; set by whoever knows, 0 again at the round's end.
+    """
 
     def __init__(self, shard: ShardReader) -> None:
         self._shard = shard
         self._round: Round | None = None
         self.frontier = shard.upper
+        self.expected_rows = 0
 
     @property
     def schema(self) -> Columns:
@@ -65,10 +69,11 @@ class ImportSource:
 
     def finish(self) -> None:
         self._round = None
+        self.expected_rows = 0
 
     def statistics(self) -> OperatorStatistics:
         """Nothing is kept."""
-        return OperatorStatistics()
+        return OperatorStatistics(expected_rows=self.expected_rows)
 
     def close(self) -> None:
         """The shard's handle is its owner's."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from clusterd.dataflow.graph import Progress
 from clusterd.dataflow.operator import Round, Source
 from clusterd.dataflow.scheduler import Scheduler
 from clusterd.operators.import_index import ImportIndex
@@ -108,6 +109,11 @@ class Dataflows:
             return
         header = running.build.header
         running.is_running = True
+        if start.lower == 0:
+            # A hydration takes long enough for somebody to ask how far it is.
+            for name, source in running.sources:
+                assert self._store is not None
+                source.expected_rows = self._store.shard(name).statistics().updates
         self._scheduler.begin(start.number, Round(start.lower, start.upper, header.as_of, header.until))
 
     def close(self, number: int) -> None:
@@ -139,6 +145,11 @@ class Dataflows:
     def running(self) -> Mapping[int, Build]:
         """The dataflows whose round is not over."""
         return {number: running.build for number, running in self._running.items() if running.is_running}
+
+    def progress(self) -> Mapping[int, Progress]:
+        """How far the rounds are that run, by dataflow; what has not begun yet is left out."""
+        found = {n: self._scheduler.progress(n) for n, running in self._running.items() if running.is_running}
+        return {number: progress for number, progress in found.items() if progress is not None}
 
     # Shards.
 

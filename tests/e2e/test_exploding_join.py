@@ -20,7 +20,7 @@ ROWS = 10_000
 LOOKUPS = 40
 ENDS_WITHIN_S = 1.0
 MEASURED_S = 1.0
-MOST_BYTES = 64 << 20  # a relation of 10^8 rows would be 800 MB a column
+MOST_BYTES = 256 << 20  # a relation of 10^8 rows would be 2.4 GB; 64 MB are sorted at once
 BODY = """
     {imports}
     build id={id}0
