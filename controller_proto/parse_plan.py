@@ -279,7 +279,8 @@ def _top_k(line: Line, tokens: Tokens) -> Plan:
     key: list[int] = []
     order: tuple[OrderBy, ...] = ()
     limit: Expr | None = None
-    offset, monotonic = 0, False
+    offset: int | Expr = 0
+    monotonic = False
     while tokens.next.kind == "name":
         word = _argument(tokens)
         if word == "group_by":
@@ -292,7 +293,7 @@ def _top_k(line: Line, tokens: Tokens) -> Plan:
         elif word == "limit":
             limit = read_expr(tokens, _PRIMARY)
         elif word == "offset":
-            offset = _whole(tokens)
+            offset = _whole(tokens) if tokens.next.value.isdigit() else read_expr(tokens, _PRIMARY)
         elif word == "monotonic":
             monotonic = True
         else:

@@ -103,13 +103,18 @@ class Reduce(msgspec.Struct, frozen=True, tag="reduce", tag_field="p"):
 
 
 class TopK(msgspec.Struct, frozen=True, tag="top-k", tag_field="p"):
-    """Rows at positions [offset, offset + limit) of each group in `order`, ties broken by the whole row."""
+    """Rows at positions [offset, offset + limit) of each group in `order`, ties broken by the whole row.
+
+    Both may be any integer expression over the columns of `group_key`, so they are of the group: NULL is no
+    limit, or no offset; one that is negative, or fails, is an error in data while the group has rows, and if
+    it reads no column it is refused. monotonic: the input only grows; a row taken away is an error in data.
+    """
 
     input: Plan
     group_key: tuple[int, ...]
     order: tuple[OrderBy, ...]
     limit: Expr | None = None
-    offset: U64 = 0
+    offset: U64 | Expr = 0
     monotonic: bool = False
 
 

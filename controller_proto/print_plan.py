@@ -250,7 +250,8 @@ def _top_k(plan: TopK) -> str:
     if plan.limit is not None:
         words.append(f"limit={format_expr(plan.limit, _ATOM)}")
     if plan.offset:
-        words.append(f"offset={plan.offset}")
+        written = str(plan.offset) if isinstance(plan.offset, int) else format_expr(plan.offset, _ATOM)
+        words.append(f"offset={written}")
     if plan.monotonic:
         words.append("monotonic")
     return " ".join(words)

@@ -26,7 +26,7 @@ import msgspec
 
 from controller_proto.aggregates import AGGREGATES, aggregate_result
 from controller_proto.errors import Refusal
-from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal, is_told
+from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal, is_told, references
 from controller_proto.functions import Mismatch, common_type, resolve, resolve_table
 from controller_proto.ids import GlobalId
 from controller_proto.plan import (
@@ -48,6 +48,7 @@ from controller_proto.plan import (
     Union,
 )
 from controller_proto.schema import (
+    INTEGERS,
     Column,
     ColumnType,
     Schema,
@@ -315,10 +316,18 @@ def _top_k(plan: TopK, source: Schema, where: str) -> Schema:
         _column(index, source, f"{where}, group key")
     _check_order(plan.order, source, where)
     if plan.limit is not None:
-        found = expr_type(plan.limit, source, f"{where}, limit")
-        if found.type is not ColumnType.INT64:
-            raise _refuse(f"{where}, limit", f"it is {type_name(found)}, not bigint")
+        _check_bound(plan.limit, plan, source, f"{where}, limit")
+    if not isinstance(plan.offset, int):
+        _check_bound(plan.offset, plan, source, f"{where}, offset")
     return source
+
+
+def _check_bound(expr: Expr, plan: TopK, source: Schema, where: str) -> None:
+    found = expr_type(expr, source, where)
+    if found.type not in INTEGERS:
+        raise _refuse(where, f"it is {type_name(found)}, not an integer")
+    for column in sorted(references(expr) - set(plan.group_key)):
+        raise _refuse(where, f"it reads column #{column}, which is not of the group key")
 
 
 def _check_order(order: Sequence[OrderBy], source: Schema, where: str) -> None:

@@ -183,8 +183,11 @@ class _Building:
                 return reduce, "reduce", {0: key}
             case TopKNode(input):
                 order = _order(node.order)
-                operator = TopKOperator(self._columns(input), node.group_key, order, node.limit, node.offset)
-                return operator, "top-k", {0: node.group_key}
+                columns = self._columns(input)
+                top_k = TopKOperator(
+                    columns, node.group_key, order, node.limit, node.offset, monotonic=node.monotonic
+                )
+                return top_k, "top-k", {0: node.group_key}
             case JoinNode(left, right):
                 joined = left.columns + right.columns
                 sides = self._arranged(left), self._arranged(right)

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clusterd.render.stages import references, renumbered
-from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal
+from clusterd.render.stages import renumbered
+from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal, references
 
 __all__ = ["Equivalences", "split_equivalences"]
 

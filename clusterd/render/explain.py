@@ -54,6 +54,7 @@ from controller_proto.print_plan import format_expr, format_order, print_plan
 
 __all__ = ["explain"]
 
+_ATOM: Final = 11  # the level of print_plan.py that puts parentheses around all that is not a word
 _SHOWN_ROWS: Final = 20  # of a constant
 
 
@@ -253,6 +254,7 @@ def _stage(stage: StageSpec) -> str:
 
 def _top_k(node: TopKNode) -> str:
     text = f"TopK group_by={_columns(node.group_key)} order_by=[{format_order(node.order)}]"
-    if node.limit is not None:
-        text += f" limit={node.limit}"
-    return text + (f" offset={node.offset}" if node.offset else "")
+    for name, bound in (("limit", node.limit), ("offset", node.offset or None)):
+        if bound is not None:
+            text += f" {name}={bound if isinstance(bound, int) else format_expr(bound, _ATOM)}"
+    return text + " monotonic" * node.monotonic

@@ -41,12 +41,11 @@ from clusterd.render.stages import (
     merged,
     narrowed,
     placed,
-    references,
     renumbered,
     traced,
 )
 from controller_proto.dataflow import Export
-from controller_proto.expr import Expr
+from controller_proto.expr import Expr, references
 
 __all__ = ["Arranged", "Nodes", "plan_join", "pushed_down"]
 

@@ -55,20 +55,12 @@ from clusterd.render.physical import (
 )
 from clusterd.render.relations import PendingFilter, PendingFlatMap, PendingJoin, Relation
 from clusterd.render.sharing import Bindings, count_uses
-from clusterd.render.stages import (
-    columns_after,
-    infallible,
-    merged,
-    narrowed,
-    placed,
-    references,
-    renumbered,
-)
+from clusterd.render.stages import columns_after, infallible, merged, narrowed, placed, renumbered
 from clusterd.render.tables import is_constant, may_fail, table_call
 from clusterd.render.temporal import plan_filter
 from controller_proto.dataflow import DataflowBody, DataflowHeader, Export
 from controller_proto.errors import Refusal
-from controller_proto.expr import ColumnRef, Expr
+from controller_proto.expr import ColumnRef, Expr, references
 from controller_proto.ids import GlobalId
 from controller_proto.plan import (
     Aggregate,
@@ -358,18 +350,23 @@ class _Lowering:
 
     def _top_k(self, plan: TopK) -> Relation:
         source = self._plan(plan.input)
-        limit = None
-        if plan.limit is not None:
-            if references(plan.limit):
-                raise self._refuse(plan, " with a limit that is not constant is not rendered by this version")
-            value = compile_expr(plan.limit, ())((), 1)
-            limit = value.column.to_pylist()[0]
-            failed = value.errors is not None and bool(np.any(value.errors))
-            if failed or (limit is not None and limit < 0):
-                raise self._refuse(plan, f": limit {'fails' if failed else limit} is not a number of rows")
+        limit = None if plan.limit is None else self._bound(plan, "limit", plan.limit)
+        offset = plan.offset if isinstance(plan.offset, int) else self._bound(plan, "offset", plan.offset)
+        window = (limit, 0 if offset is None else offset)
         return self._made(
-            TopKNode(self.stream(source), plan.group_key, plan.order, limit, plan.offset, source.columns)
+            TopKNode(self.stream(source), plan.group_key, plan.order, *window, plan.monotonic, source.columns)
         )
+
+    def _bound(self, plan: TopK, name: str, expr: Expr) -> int | Expr | None:
+        """A bound of a TopK: the number that it is in every group, None for NULL; or as it was."""
+        if references(expr):
+            return expr
+        value = compile_expr(expr, ())((), 1)
+        number: int | None = value.column.to_pylist()[0]
+        failed = value.errors is not None and bool(np.any(value.errors))
+        if failed or (number is not None and number < 0):
+            raise self._refuse(plan, f": {name} {'fails' if failed else number} is not a number of rows")
+        return number
 
 
 class _ScopeLowering(_Lowering):

@@ -68,7 +68,7 @@ class ConstantNode:
 
 @dataclass(frozen=True, slots=True)
 class FlatMapNode:
-    """The columns `kept` of the input, then what table function `function` makes of the columns `args`."""
+    """The columns `kept` of the input, then what `call` makes of `args`: columns, or constants."""
 
     input: int
     kept: tuple[int, ...]
@@ -204,13 +204,17 @@ class ThresholdNode:
 
 @dataclass(frozen=True, slots=True)
 class TopKNode:
-    """limit None: all from `offset` on."""
+    """limit None: all from `offset` on. Expressions read columns of the group key alone.
+
+    monotonic: the input only grows.
+    """
 
     input: int
     group_key: tuple[int, ...]
     order: tuple[OrderBy, ...]
-    limit: int | None
-    offset: int
+    limit: int | Expr | None
+    offset: int | Expr
+    monotonic: bool
     columns: Columns
 
 

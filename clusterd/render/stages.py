@@ -14,25 +14,11 @@ from dataclasses import replace
 
 from clusterd.dataflow.operator import Columns
 from clusterd.operators.mfp import Stage, StageSpec
-from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal
+from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal, references
 
 __all__ = [
-    "behind_join", "columns_after", "infallible", "merged", "narrowed", "placed", "references",
-    "renumbered", "traced",
+    "behind_join", "columns_after", "infallible", "merged", "narrowed", "placed", "renumbered", "traced",
 ]  # fmt: skip
-
-
-def references(expr: Expr) -> frozenset[int]:
-    """The columns an expression reads."""
-    match expr:
-        case ColumnRef(index):
-            return frozenset((index,))
-        case Literal():
-            return frozenset()
-        case Case(condition, then, otherwise):
-            return references(condition) | references(then) | references(otherwise)
-        case Call(_, args):
-            return frozenset().union(*map(references, args))
 
 
 def renumbered(expr: Expr, to: Callable[[int], int]) -> Expr:

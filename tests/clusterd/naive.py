@@ -371,7 +371,7 @@ class Interpreter:
                 break
         if changed and not plan.return_at_limit:
             for id, _, _ in plan.bindings:
-                self.inputs[id].fail("recursion-limit", 1)
+                self.inputs[id].fail(f"recursion-limit: no fixed point after {plan.limit} iterations", 1)
         out = self.plan(plan.body)
         self.inputs = hidden
         return out
@@ -792,7 +792,6 @@ def ordering(order: Sequence[OrderBy], arity: int) -> Callable[[Row], Any]:
 def _top_k(plan: TopK, source: Collection) -> Collection:
     out = Collection(source.types)
     out.take_errors(source)
-    limit = None if plan.limit is None else evaluate(plan.limit, (), ())
     groups: dict[Row, dict[Row, int]] = {}
     for row, count in source.rows.items():
         groups.setdefault(tuple(row[i] for i in plan.group_key), {})[row] = count
@@ -800,12 +799,27 @@ def _top_k(plan: TopK, source: Collection) -> Collection:
         if any(count < 0 for count in members.values()):
             out.fail("invalid-data", 1)
             continue
+        bounds = [_bound(plan, name, next(iter(members)), source.types) for name in ("limit", "offset")]
+        if any(isinstance(bound, Err) for bound in bounds):
+            out.fail(next(bound.text for bound in bounds if isinstance(bound, Err)), 1)
+            continue
+        limit, offset = bounds[0], bounds[1] or 0
         position = 0
         for row in sorted(members, key=ordering(plan.order, len(source.types))):
             count = members[row]
-            first = max(position, plan.offset)
-            last = position + count if limit is None else min(position + count, plan.offset + limit)
+            first = max(position, offset)
+            last = position + count if limit is None else min(position + count, offset + limit)
             if last > first:
                 out.add(row, last - first)
             position += count
     return out
+
+
+def _bound(plan: TopK, name: str, row: Row, types: Types) -> Any:
+    """Limit or offset of the group that `row` is in, None if it has none, or an Err."""
+    bound = plan.limit if name == "limit" else plan.offset
+    if bound is None or isinstance(bound, int):
+        return bound
+    value = evaluate(bound, row, types)
+    negative = isinstance(value, int) and value < 0
+    return Err(f"eval-error: {name} must not be negative") if negative else value

@@ -11,6 +11,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal
 from controller_proto.plan import (
     Aggregate,
@@ -20,6 +22,7 @@ from controller_proto.plan import (
     Get,
     Join,
     Let,
+    LetRec,
     Mfp,
     Negate,
     OrderBy,
@@ -391,8 +394,22 @@ class Plans:
             OrderBy(i, rng.random() < 0.5, rng.random() < 0.3) for i in range(of.arity) if rng.random() < 0.4
         )
         limit = rng.choice([None, 0, 1, 1, 2, 3])
-        bound = None if limit is None else Literal(T.INT64, limit)
-        return TopK(source, group, order, bound, rng.choice([0, 0, 0, 1, 2]))
+        bound: Expr | None = None if limit is None else Literal(T.INT64, limit)
+        offset: int | Expr = rng.choice([0, 0, 0, 1, 2])
+        numbers = [i for i in group if of.columns[i].type is T.INT64]
+        if numbers and rng.random() < 0.5:
+            bound = self._bound(rng.choice(numbers))
+        if numbers and rng.random() < 0.2:
+            offset = self._bound(rng.choice(numbers))
+        return TopK(source, group, order, bound, offset)
+
+    def _bound(self, column: int) -> Expr:
+        """A number of rows by group: often small, negative or NULL; now and then it fails."""
+        three = Literal(T.INT64, 3)
+        ways = [(ColumnRef(column), three), (three, ColumnRef(column))]
+        return self._rng.choice(
+            [ColumnRef(column), Call("%", ways[0]), Call("/", ways[1]), Call("+", ways[0])]
+        )
 
     def _union(self, source: Plan) -> Plan:
         """With itself, a filtered part of itself added, or (signed) taken away."""
@@ -403,3 +420,40 @@ class Plans:
         if rng.random() < 0.2:
             return Union((source, part, Negate(part)))
         return Union((source, part))
+
+
+def said_to_grow(rng: random.Random, plan: Plan, growing: frozenset[str]) -> Plan:
+    """`plan` with its TopKs called monotonic, often, where it is true. growing: ids that only get rows."""
+    match plan:
+        case Get() | Constant():
+            return plan
+        case Join() | Union():
+            inputs = tuple(said_to_grow(rng, each, growing) for each in plan.inputs)
+            return msgspec.structs.replace(plan, inputs=inputs)
+        case Let():
+            inner = growing - {plan.id} | ({plan.id} if _grows(plan.value, growing) else frozenset())
+            value = said_to_grow(rng, plan.value, growing)
+            return msgspec.structs.replace(plan, value=value, body=said_to_grow(rng, plan.body, inner))
+        case LetRec():
+            return plan
+    input = said_to_grow(rng, plan.input, growing)
+    if isinstance(plan, TopK) and _grows(plan.input, growing) and rng.random() < 0.8:
+        return msgspec.structs.replace(plan, input=input, monotonic=True)
+    return msgspec.structs.replace(plan, input=input)
+
+
+def _grows(plan: Plan, growing: frozenset[str]) -> bool:
+    """Whether no row of `plan` ever goes, if none of `growing` does."""
+    match plan:
+        case Get(id):
+            return id in growing
+        case Constant(rows):
+            return all(diff > 0 for _, diff in rows)
+        case Mfp():
+            return not any(map(asks_time, plan.predicates)) and _grows(plan.input, growing)
+        case Join(inputs) | Union(inputs):
+            return all(_grows(each, growing) for each in inputs)
+        case Reduce(_, _, ()) | FlatMap() | ArrangeBy() | Threshold():
+            return _grows(plan.input, growing)
+        case _:
+            return False

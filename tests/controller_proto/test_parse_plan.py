@@ -82,6 +82,10 @@ CANONICAL = [
       Get u1
     """,
     """
+    TopK group_by=[#1] limit=#1 offset=(#1 / 2) monotonic
+      Get u1
+    """,
+    """
     Union
       Get u1
       Negate

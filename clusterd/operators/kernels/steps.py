@@ -112,9 +112,7 @@ def extremes(
             row = p_slot[p]
             apply_count(p_words, p, s_words, row, p_time, -1, fault_rows, fault_times, fault_words, state)
             new = weight_of(s_words[row, 0], s_words[row, 1], 1)
-            state[VISITED] += 1 + set_weight(
-                lanes, lo, hi, text, kinds, flips, nodes, root, group, row, new
-            )
+            state[VISITED] += 1 + set_weight(lanes, lo, hi, text, kinds, flips, nodes, root, group, row, new)
         for side in range(2):
             node, visited = _edge(nodes, root, group, side)
             out[k - first, side + 2] = node
@@ -205,9 +203,7 @@ def sequences(
             apply_count(p_words, p, s_words, row, p_time, -1, fault_rows, fault_times, fault_words, state)
             new = weight_of(s_words[row, 0], s_words[row, 1], cap)
             changed[at] = changed[at] or new != nodes[row, OWN]
-            state[VISITED] += 1 + set_weight(
-                lanes, lo, hi, text, kinds, flips, nodes, root, group, row, new
-            )
+            state[VISITED] += 1 + set_weight(lanes, lo, hi, text, kinds, flips, nodes, root, group, row, new)
         count = below(nodes, np.int64(root[group]))
         spans[at, SPAN + COUNT] = count
         spans[at, SPAN + LO] = spans[at, LO]

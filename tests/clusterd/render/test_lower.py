@@ -338,11 +338,12 @@ def test_what_is_not_rendered_is_refused_by_name(plan: Plan, message: str) -> No
     assert refused(plan).startswith(f"build u9: {message}")
 
 
-def test_a_limit_must_be_a_constant_number_of_rows() -> None:
-    assert "limit that is not constant" in refused(TopK(Get("u1"), (), (), ColumnRef(2)))
+def test_a_bound_that_reads_no_column_is_a_number_of_rows() -> None:
     assert "limit -1 is not a number of rows" in refused(TopK(Get("u1"), (), (), Literal(T.INT64, -1)))
     failing = Call("/", (Literal(T.INT64, 1), Literal(T.INT64, 0)))
     assert "limit fails" in refused(TopK(Get("u1"), (), (), failing))
+    assert "offset fails" in refused(TopK(Get("u1"), (), (), None, failing))
+    assert "offset -1 is not" in refused(TopK(Get("u1"), (), (), None, Literal(T.INT64, -1)))
 
 
 # Rewriting of stages, held to running them one by one.
