@@ -4,12 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PY     := $(BIN)/python
 STAMP  := $(VENV)/.installed
+PEERS  := .venv-peers
 ARGS   ?=
 # Two workers for two cores; the tests marked `soak` run in test-all alone.
 PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check test-all bench bench-smoke lint format docs lock clean-shm clean-cache
+.PHONY: help setup run test check test-all bench bench-smoke bench-dataflows peers lint format docs lock clean-shm clean-cache
 
 help:  ## list the targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,14 +46,23 @@ format: setup  ## let ruff rewrite the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup  ## every benchmark; JSON lines go to bench/results/
+bench: setup peers  ## every benchmark; JSON lines go to bench/results/
 	$(PY) -m bench $(ARGS)
 
 bench-smoke: setup  ## every benchmark, small, as a test that they still run
 	$(PY) -m bench --smoke $(ARGS)
 
+bench-dataflows: setup peers  ## views loaded and changed, with Pathway beside them
+	$(PY) -m bench dataflows $(ARGS)
+
 bench-%: setup  ## one benchmark, such as bench-isolation or bench-peeks
 	$(PY) -m bench $* $(ARGS)
+
+# An environment of its own: it pins many packages. What cannot be installed is left out, and said to be.
+peers:  ## Pathway, for bench-dataflows
+	test -e $(PEERS)/.installed || ( $(PYTHON) -m venv $(PEERS) \
+	  && $(PEERS)/bin/pip install --quiet --requirement bench/peers-requirements.txt \
+	  && touch $(PEERS)/.installed ) || { rm -rf $(PEERS); echo "Pathway cannot be installed" >&2; }
 
 docs: setup  ## write docs/functions.md anew
 	$(PY) -m controller_proto.functions.page
@@ -66,4 +76,4 @@ clean-shm: setup  ## remove the segments of every instance of this user that has
 	$(PY) -m clusterd sweep
 
 clean-cache:  ## forget compiled kernels
-	find . -path ./$(VENV) -prune -o \( -name '*.nbi' -o -name '*.nbc' \) -print0 | xargs -0 -r rm -f
+	find . -path ./$(VENV) -prune -o -path ./$(PEERS) -prune -o \( -name '*.nbi' -o -name '*.nbc' \) -print0 | xargs -0 -r rm -f
