@@ -50,6 +50,10 @@ def _socket_path(ctx: click.Context, param: click.Parameter, value: str) -> Path
     return Path(path).absolute()
 
 
+def _module(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    return str(Path(value).absolute()) if value.endswith(".py") else value
+
+
 @main.command()
 @click.option(
     "--listen", "socket_path", default=_DEFAULT_SOCKET, show_default=True, callback=_socket_path,
@@ -63,8 +67,14 @@ def _socket_path(ctx: click.Context, param: click.Parameter, value: str) -> Path
     "--data-dir", default=_DEFAULT_DATA_DIR, show_default=True, type=click.Path(file_okay=False),
     help="Directory of the shards; made if it is not there.",
 )  # fmt: skip
+@click.option(
+    "--functions", default="", metavar="MODULE", callback=_module,
+    help="A Python module of functions that plans may call: PATH.py, or the name of one.",
+)  # fmt: skip
 @click.option("--test-hooks", is_flag=True, help="Honour commands that stall or break the daemon, for tests.")
-def serve(socket_path: Path, interactive_workers: int, data_dir: str, test_hooks: bool) -> None:
+def serve(
+    socket_path: Path, interactive_workers: int, data_dir: str, functions: str, test_hooks: bool
+) -> None:
     """Run a replica until SIGTERM or ^C.
 
     Prints a line READY {json} on stdout once it takes commands: instance, listen, data_dir, pids, version.
@@ -85,7 +95,7 @@ def serve(socket_path: Path, interactive_workers: int, data_dir: str, test_hooks
         socket_path=socket_path,
         interactive_workers=interactive_workers,
         data_dir=str(Path(data_dir).absolute()),
-        config=Config(test_hooks=test_hooks),
+        config=Config(functions=functions, test_hooks=test_hooks),
     )
     sys.exit(run(options))
 

@@ -63,6 +63,7 @@ class Config(msgspec.Struct, frozen=True):
     mux: MuxConfig = MuxConfig()
     supervisor: SupervisorConfig = SupervisorConfig()
     worker: WorkerConfig = WorkerConfig()
+    functions: str = ""  # the module of the user's functions: PATH.py, or a name; none if empty
     validate: bool = False
     test_hooks: bool = False
 

@@ -40,6 +40,7 @@ def main() -> None:
 @click.option("--mode", type=click.Choice(MODES), help="What to launch; solo if not said.")
 @click.option("--workers", type=click.IntRange(1, 1), default=1, help="Maintenance workers; one as yet.")
 @click.option("--interactive-workers", type=click.IntRange(1), default=1, help="In two-runtime mode.")
+@click.option("--functions", default="", metavar="MODULE", help="The user's functions: PATH.py, or a name.")
 @click.option("--rewrite", is_flag=True, help="Replace what the files expect by what came. Also REWRITE=1.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Write the outcomes there, as XML.")
 @click.option("--timeout", type=float, default=60.0, help="Seconds that a stanza may wait.")
@@ -52,6 +53,7 @@ def run(
     mode: str | None,
     workers: int,
     interactive_workers: int,
+    functions: str,
     rewrite: bool,
     junit: Path | None,
     timeout: float,
@@ -63,8 +65,9 @@ def run(
     if connect and mode is None:
         mode = ""
     target = Target(
-        connect, mode if mode is not None else "solo", workers, interactive_workers, timeout, data_dir
-    )
+        connect, mode if mode is not None else "solo", workers, interactive_workers, timeout, data_dir,
+        functions,
+    )  # fmt: skip
     rewrite = rewrite or os.environ.get("REWRITE") == "1"
     outcomes = []
     for file in files:

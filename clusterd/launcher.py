@@ -129,6 +129,7 @@ def launch(
     data_dir: Path | str | None = None,
     *,
     interactive_workers: int = 1,
+    functions: Path | str = "",
     test_hooks: bool = False,
     listen: str | None = None,
     detach: bool = False,
@@ -137,7 +138,8 @@ def launch(
     """Start `clusterd serve` and wait until it is ready.
 
     data_dir: of the shards; None is a fresh one, which ends with the replica. interactive_workers: how
-    many, if `config` has `enable_two_runtime_compute` on; else the replica is Solo. listen: `unix:PATH`;
+    many, if `config` has `enable_two_runtime_compute` on; else the replica is Solo. functions: the module
+    of the user's functions, `PATH.py` or a name (clusterd/functions.py). listen: `unix:PATH`;
     a fresh path if None. detach: in a session of its own, so that a ^C meant for us does not reach it.
     deadline_s: for READY; a first start compiles kernels. Raises: LaunchError; Refusal
     (`unknown-setting`, `bad-message`) for a wrong `config`.
@@ -150,6 +152,8 @@ def launch(
     command = [sys.executable, "-m", "clusterd", "serve", "--listen", address, "--data-dir", str(shards)]
     if settings["enable_two_runtime_compute"]:
         command += ["--interactive-workers", str(interactive_workers)]
+    if functions:
+        command += ["--functions", str(functions)]
     if test_hooks:
         command.append("--test-hooks")
     with (directory / "stderr").open("wb") as stderr:

@@ -31,6 +31,7 @@ from clusterd import exit_codes
 from clusterd.config import Config
 from clusterd.errors import DaemonError
 from clusterd.events import InstanceSwept, ProcessDied, StartFailed, Stopped, Stopping, StopTimedOut, emit
+from clusterd.functions import load_functions
 from clusterd.listening import ListeningSocket
 from clusterd.process import (
     ComputeRuntimeRole,
@@ -143,6 +144,8 @@ class Supervisor:
     def _start(self) -> None:
         options = self._options
         _raise_descriptor_limit()
+        if options.config.functions:
+            load_functions(options.config.functions)  # refused here, it is refused with one clear line
         self._listening = ListeningSocket(options.socket_path, lock_deadline_s=self._config.lock_deadline_s)
         if options.data_dir is not None:
             open_data_dir(Path(options.data_dir))

@@ -27,7 +27,14 @@ import msgspec
 from controller_proto.aggregates import AGGREGATES, aggregate_result
 from controller_proto.errors import Refusal
 from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal, is_told, references
-from controller_proto.functions import Mismatch, common_type, resolve, resolve_table
+from controller_proto.functions import (
+    USER_AGGREGATES,
+    Mismatch,
+    common_type,
+    resolve,
+    resolve_table,
+    user_aggregate,
+)
 from controller_proto.ids import GlobalId
 from controller_proto.plan import (
     Aggregate,
@@ -297,6 +304,15 @@ def _reduce(plan: Reduce, source: Schema, where: str) -> Schema:
 def _aggregate(aggregate: Aggregate, source: Schema, where: str) -> Column:
     name = aggregate.function
     exprs = () if aggregate.expr is None else (aggregate.expr, *aggregate.args)
+    if name in USER_AGGREGATES:
+        types = [expr_type(expr, source, where) for expr in exprs]
+        _check_order(aggregate.order_by, source, where)
+        try:
+            return user_aggregate(
+                name, types, distinct=aggregate.distinct, ordered=bool(aggregate.order_by)
+            )[-1]
+        except Mismatch as error:
+            raise _refuse(where, str(error)) from error
     try:
         made = aggregate_result(name, [expr_type(expr, source, where) for expr in exprs])
     except ValueError as error:

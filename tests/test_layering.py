@@ -72,7 +72,7 @@ LAYERS = {
         ["attach", "inspection", "writer"], ["index_writer"], ["testing"], ["cli"],
     ],
     "clusterd": [
-        ["errors", "events", "config", "exit_codes", "internal"],
+        ["errors", "events", "config", "exit_codes", "functions", "internal"],
         [
             "convert", "process", "declared", "notices", "placement", "reconcile", "sessions", "multiplexer_events",
             "multiplexer",

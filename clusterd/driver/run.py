@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 from clusterd.driver.driver import carry_out
 from clusterd.driver.state import Run, Skip
 from clusterd.exit_codes import STOPPED
+from clusterd.functions import FunctionsError, load_functions
 from clusterd.launcher import LaunchError, launch
 from clusterd.storage.store import Store
 from controller_proto.script import Script, ScriptError, Stanza, parse_script, render_script
@@ -35,6 +36,7 @@ class Target:
     """Where scripts run. address: of a standing replica; "" for a fresh one a script.
 
     mode: for a standing replica what it is, or "" if that is not known. data_dir: of a standing replica.
+    functions: the module of the user's functions, for what is launched, and for us, who type plans.
     """
 
     address: str = ""
@@ -43,6 +45,7 @@ class Target:
     interactive_workers: int = 1
     timeout_s: float = 60.0
     data_dir: Path | None = None
+    functions: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ def run_file(path: Path, target: Target, *, rewrite: bool = False) -> Outcome:
         outputs = _run(script, target)
     except Skip as reason:
         return Outcome(path, target.mode, "skip", time.monotonic() - start, str(reason))
-    except (ScriptError, LaunchError, ReplicaFailed) as error:
+    except (ScriptError, LaunchError, FunctionsError, ReplicaFailed) as error:
         return Outcome(path, target.mode, "fail", time.monotonic() - start, f"{path}: {error}")
     seconds = time.monotonic() - start
     if rewrite:
@@ -104,6 +107,8 @@ def launched(target: Target) -> Iterator[Run]:
 
     Raises LaunchError; ReplicaFailed if the replica, told to stop, ends otherwise.
     """
+    if target.functions:
+        load_functions(target.functions)
     if target.address:
         store = None if target.data_dir is None else Store.open(target.data_dir)
         epoch = time.time_ns() // 1000  # beyond those of whoever was here before
@@ -122,7 +127,13 @@ def launched(target: Target) -> Iterator[Run]:
         return
     config = {"enable_two_runtime_compute": target.mode == "two-runtime"}
     with tempfile.TemporaryDirectory(prefix="clusterd-driver-") as directory:
-        replica = launch(config, directory, interactive_workers=target.interactive_workers, test_hooks=True)
+        replica = launch(
+            config,
+            directory,
+            interactive_workers=target.interactive_workers,
+            functions=target.functions,
+            test_hooks=True,
+        )
         run = Run(
             replica.address,
             replica=replica,

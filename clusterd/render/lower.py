@@ -58,6 +58,7 @@ from clusterd.render.sharing import Bindings, count_uses
 from clusterd.render.stages import columns_after, infallible, merged, narrowed, placed, renumbered
 from clusterd.render.tables import is_constant, may_fail, table_call
 from clusterd.render.temporal import plan_filter
+from clusterd.render.user_aggregates import spelt_out
 from controller_proto.dataflow import DataflowBody, DataflowHeader, Export
 from controller_proto.errors import Refusal
 from controller_proto.expr import ColumnRef, Expr, references
@@ -328,6 +329,13 @@ class _Lowering:
 
     def _reduce(self, plan: Reduce) -> Relation:
         source = self._plan(plan.input)
+        spelt = spelt_out(plan, wire_schema(source.columns))
+        if spelt is None:
+            return self._reduced(plan, source)
+        plan, maps, projection = spelt
+        return self._reduced(plan, source).then(StageSpec(maps, (), projection))
+
+    def _reduced(self, plan: Reduce, source: Relation) -> Relation:
         alone = msgspec.structs.replace(plan, input=Get("input"))
         schema = plan_schema(alone, {"input": wire_schema(source.columns)}, self._where)
         exprs = list(plan.group_key)

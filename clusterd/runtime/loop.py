@@ -27,6 +27,7 @@ import msgspec
 from clusterd import exit_codes, internal
 from clusterd.config import DEFAULTS
 from clusterd.events import FailpointRefused, emit
+from clusterd.functions import load_functions
 from clusterd.link import FrameLink
 from clusterd.operators.kernels import warm
 from clusterd.process import ComputeRuntimeRole, WorkerSpec
@@ -327,6 +328,8 @@ class WorkerLoop:
 def run_worker(spec: WorkerSpec) -> int:
     """Entry of a worker process: warm up, serve. Returns the exit code."""
     warm.warm()
+    if spec.config.functions:
+        load_functions(spec.config.functions)
     rehearse()
     loop = WorkerLoop(spec)
     gc.collect()

@@ -67,6 +67,34 @@ which counts from 1. No row comes of a NULL argument; a row for which the functi
 place. Results are made in pieces of bounded size, however long a series is.
 """
 
+_USER = """
+## Functions of the user
+
+A Python module of them is named at launch, `clusterd serve --functions PATH.py` (or the name of one), and
+so for `clusterd-test-driver run` and `clusterd.launcher.launch`. Each process that types or runs plans loads
+it when it starts; a client that sends plans calls `clusterd.functions.load_functions` with the same module.
+What the replica has loaded decides: it checks every plan by it, and refuses (`invalid-plan`) one with a
+function that it does not know. A module that cannot be used ends the launch with one line that names it.
+
+In it `@scalar(NAME, SIGNATURE)` declares a function and `@aggregate(NAME, SIGNATURE)` an aggregate
+(`clusterd/functions.py`; docs/example_functions.py is one of each kind). A signature has one overload of the
+types above, `numeric(2)` for a scale; arguments are widened to it as everywhere. A name that is built in
+cannot be taken.
+
+- They are given whole columns and give one of the same length: numpy arrays (with NULLs, masked ones), or
+  with `arrow=True` Arrow's. `strict=False` shows NULLs to a scalar function; else the result of a NULL is
+  NULL.
+- They are to be deterministic, and to give each row what they would give it alone: a plan's answer must not
+  depend on how its input was cut.
+- What they raise is an error of the row (`eval-error: NAME: ValueError: text`), found by halving rows until
+  it stands alone; so is a result of another type or length. It is retracted with its row.
+- An aggregate with `state=[...]` is made of sums: `add(columns)` gives an array for each, `finish(sums)` the
+  results. Sums are exact, also of doubles, and follow retractions, and a change costs no more than itself.
+  One without is given all values of the groups that changed, in order, and where each group begins.
+  `distinct` and `order by` are for these alone. NULLs are left out.
+- Meanwhile nothing else happens in the worker: it is not cut into chunks, and has no time limit.
+"""
+
 
 def _code(text: str) -> str:
     # A bar ends a cell even within code.
@@ -127,7 +155,7 @@ def page() -> str:
     for name, rule in AGGREGATES.items():
         signatures = "<br>".join(map(_code, rule.signatures.split("; ")))
         lines.append(f"| {_code(name)} | {signatures} | {rule.doc} |")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, ""]) + _USER
 
 
 if __name__ == "__main__":

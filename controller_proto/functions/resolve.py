@@ -18,11 +18,19 @@ import msgspec
 from controller_proto.errors import LocalProtocolError
 from controller_proto.functions.groups import scan_groups
 from controller_proto.functions.signatures import Function, Pattern, Signature
-from controller_proto.functions.table import FUNCTIONS, TABLE_FUNCTIONS
+from controller_proto.functions.table import FUNCTIONS, TABLE_FUNCTIONS, USER_FUNCTIONS
 from controller_proto.literals import parse_type
 from controller_proto.schema import INTEGERS, MAX_SCALE, Column, ColumnType, Scalar, same_type, type_name
 
-__all__ = ["Mismatch", "Resolved", "ResolvedTable", "common_type", "resolve", "resolve_table"]
+__all__ = [
+    "Mismatch",
+    "Resolved",
+    "ResolvedTable",
+    "best_signature",
+    "common_type",
+    "resolve",
+    "resolve_table",
+]
 
 T = ColumnType
 _FLOATS: Final = (T.FLOAT32, T.FLOAT64)
@@ -108,7 +116,7 @@ def resolve(name: str, args: Sequence[Column], constants: Sequence[Scalar]) -> R
     """
     if name.startswith("cast "):
         return _cast(name, args)
-    function = FUNCTIONS.get(name)
+    function = FUNCTIONS.get(name) or USER_FUNCTIONS.get(name)
     if function is None or name == "cast":
         raise Mismatch(f"function {name!r} is not known")
     signature, matched = _best(function, args, constants)
@@ -159,6 +167,12 @@ def resolve_table(name: str, args: Sequence[Column], constants: Sequence[Scalar]
         for each, column in made
     )
     return ResolvedTable(function, signature, matched.args, columns)
+
+
+def best_signature(function: Function, args: Sequence[Column]) -> tuple[Signature, tuple[Column, ...]]:
+    """The signature that widens `args` least, and what they are widened to. Raises Mismatch."""
+    signature, matched = _best(function, args, (None,) * len(args))
+    return signature, matched.args
 
 
 def _types(args: Iterable[Column]) -> str:
@@ -238,7 +252,8 @@ def _scales(patterns: Sequence[Pattern], args: Sequence[Column]) -> dict[str, in
     scales: dict[str, int] = {}
     for pattern, arg in zip(patterns, args, strict=True):
         if pattern.scale:
-            scales[pattern.scale] = max(scales.get(pattern.scale, 0), arg.scale)
+            written = int(pattern.scale) if pattern.scale.isdigit() else arg.scale
+            scales[pattern.scale] = max(scales.get(pattern.scale, 0), written)
     return scales
 
 

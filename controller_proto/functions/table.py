@@ -22,7 +22,7 @@ from controller_proto.functions import (
 )
 from controller_proto.functions.signatures import Function
 
-__all__ = ["ERRORS", "FAMILIES", "FUNCTIONS", "TABLE_FUNCTIONS"]
+__all__ = ["ERRORS", "FAMILIES", "FUNCTIONS", "TABLE_FUNCTIONS", "USER_FUNCTIONS"]
 
 # The texts of errors in data, in the order of their codes, which begin at 1. Kernels know the first ones.
 ERRORS: Final = (
@@ -89,5 +89,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Function, ...]]]] = {
 FUNCTIONS: Final[dict[str, Function]] = {
     function.name: function for _, functions in FAMILIES.values() for function in functions
 }
+# Those of the user, which user.py adds.
+USER_FUNCTIONS: Final[dict[str, Function]] = {}
 # Of FlatMap: they give rows.
 TABLE_FUNCTIONS: Final[dict[str, Function]] = {function.name: function for function in tables.FUNCTIONS}

@@ -1,11 +1,11 @@
-"""Series of integers, and of days by the calendar: which values, from a start by a step up or down to a stop.
+"""Series of integers, and of moments by the calendar: which values, from a start by a step to a stop.
 
 `series_ends` says, once a block, what the last position of each row's series is; `expand_series` writes (row,
 value) pairs until the room is used, and goes on where it stopped, so a series of any length is cut into
 blocks. Positions are unsigned, values are made modulo 2^64, and as the last value lies between start and
 stop no value wraps.
 
-`expand_calendar` does the same of moments and steps that have months, each step from where the one before led,
+`expand_calendar` does the same of moments and steps that have months, each from where the one before led,
 with the day and the time of day kept apart, so that what lies beyond all timestamps is still compared.
 
 Does not: allocate, look at NULLs, or know a block's rows.
@@ -117,7 +117,7 @@ def expand_calendar(
     starts: Any, stops: Any, months: Any, days: Any, times: Any, up: Any, state: Any, out_rows: Any,
     out_values: Any,
 ) -> int:  # fmt: skip
-    """As `expand_series`, of microseconds, by months, days and microseconds. up: whether the step is forward."""
+    """As `expand_series`, of microseconds, by months, days and microseconds. up: whether it is forward."""
     n = starts.shape[0]
     i, day, time, started = state[ROW], state[DAY_AT], state[TIME_AT], state[STARTED]
     room = out_rows.shape[0]

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from clusterd.render.functions.evaluated import Codes, Evaluated, all_valid, first_errors, rows_of, with_nulls
-from controller_proto.functions import FAMILIES, FUNCTIONS
+from controller_proto.functions import FAMILIES, FUNCTIONS, USER_FUNCTIONS
 from controller_proto.schema import Scalar
 from shm_arrangements.columns import Column
 from shm_arrangements.types import ColumnSpec
@@ -101,6 +101,10 @@ def _load(family: str) -> None:
 
 def implementation(name: str, signature: str) -> Implementation:
     """The implementation of one signature of a declared function."""
+    if name in USER_FUNCTIONS:
+        from clusterd.render.functions.user import user_implementation
+
+        return user_implementation(name)
     if (name, signature) not in _FOUND:
         _load(FUNCTIONS[name].family)
     return _FOUND[name, signature]
