@@ -177,6 +177,29 @@ def test_a_point_read_is_answered_while_a_scan_is_under_way_and_a_cancel_stops_i
         assert not any(loop.core.statistics().peeks.ready for loop in replica.loops)
 
 
+@pytest.mark.slow
+@MODES
+def test_a_hydration_says_between_its_chunks_how_far_it_is(tmp_path: Path, workers: int) -> None:
+    rows = 200_000
+    with Shell(tmp_path, workers, chunk_s=0.0) as replica:  # a chunk is one piece
+        replica.boot()
+        replica.write([(i, "x") for i in range(rows)], 0)
+        replica.index("u1")
+        seen: list[tuple[int, int]] = []
+
+        def look() -> bool:
+            progress = replica.loops[0].dataflows.progress().values()
+            seen.extend((each.rows_done, each.rows_expected) for each in progress)
+            return False
+
+        replica.settle(until=look)
+        assert seen == sorted(seen)
+        assert len(set(seen)) >= 3, "it moves"
+        assert {expected for _, expected in seen} == {rows}
+        assert seen[-1][0] == rows
+        assert not replica.loops[0].dataflows.progress()
+
+
 def test_a_scan_reads_the_snapshot_of_its_time_whatever_happens_meanwhile(
     shell: Callable[[int], Shell],
 ) -> None:
