@@ -364,6 +364,8 @@ class Interpreter:
             changed = False
             for id, _, value in plan.bindings:
                 made = self.plan(value)
+                if any(abs(count) >> 62 for count in made.rows.values()):
+                    raise TooLarge  # a recursion ends there
                 errs = {error: 1 for error, count in made.errs.items() if count > 0}
                 changed |= (made.rows, errs) != (self.inputs[id].rows, self.inputs[id].errs)
                 self.inputs[id] = Collection(made.types, made.rows, errs)
