@@ -4,7 +4,8 @@ Classes that share an expression are one, for all of them have to hold. Of each 
 for a class, a column if there is one; a class with such an expression in two or more inputs joins them.
 Further expressions of one input are tests of its rows, expressions over several inputs tests of the joined
 row. A literal is a test of every input that has a part in its class; another constant, which may fail, of the
-first.
+first. Where something may fail, every two are compared: then two that differ settle it, in whatever order
+they were told, and what fails beside them is not looked at.
 
 Does not: compute anything, know columns' types.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from clusterd.render.stages import renumbered
 from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal, references
@@ -39,20 +41,32 @@ def split_equivalences(
     keys: list[dict[int, Expr]] = []
     tests: list[list[Expr]] = [[] for _ in arities]
     mixed: list[Expr] = []
-    for members in _classes(equivalences):
+    classes = _classes(equivalences)
+    plain = all(isinstance(member, ColumnRef | Literal) for members in classes for member in members)
+
+    def all_equal(members: Sequence[Expr]) -> list[Expr]:
+        known = next((m for m in members if isinstance(m, Literal) and m.value is not None), None)
+        if known is not None:
+            # Of two that differ one differs from it, for it is never NULL and never fails.
+            return [_equal(member, known, null_safe) for member in members if member is not known]
+        if plain:
+            return [_equal(members[0], member, null_safe) for member in members[1:]]
+        return [_equal(a, b, null_safe) for a, b in combinations(members, 2)]
+
+    for members in classes:
         owned, constants, several = _sorted(members, starts)
-        first = _first(owned, constants, several, starts)
         for number, (input, own) in enumerate(owned.items()):
-            own += [c for c in constants if isinstance(c, Literal) or number == 0]
-            tests[input] += [_equal(own[0], other, null_safe) for other in own[1:]]
+            tests[input] += all_equal(
+                [*own, *(c for c in constants if isinstance(c, Literal) or number == 0)]
+            )
         if len(owned) > 1:
             keys.append({input: own[0] for input, own in owned.items()})
         if owned:
-            mixed += [_equal(first, expr, null_safe) for expr in several]
+            mixed += all_equal([_first(owned, starts), *several])
         elif several:
-            mixed += [_equal(first, expr, null_safe) for expr in (*constants, *several) if expr is not first]
+            mixed += all_equal([*constants, *several])
         else:
-            tests[0] += [_equal(first, expr, null_safe) for expr in constants[1:]]
+            tests[0] += all_equal(constants)
     return Equivalences(tuple(keys), tuple(map(tuple, tests)), tuple(mixed))
 
 
@@ -88,14 +102,10 @@ def _sorted(
     return dict(sorted(owned.items())), constants, several
 
 
-def _first(
-    owned: dict[int, list[Expr]], constants: Sequence[Expr], several: Sequence[Expr], starts: Sequence[int]
-) -> Expr:
+def _first(owned: dict[int, list[Expr]], starts: Sequence[int]) -> Expr:
     """What stands for the class over all columns."""
-    if owned:
-        input, own = next(iter(owned.items()))
-        return renumbered(own[0], lambda column: column + starts[input])
-    return (*constants, *several)[0]
+    input, own = next(iter(owned.items()))
+    return renumbered(own[0], lambda column: column + starts[input])
 
 
 def _input_of(column: int, starts: Sequence[int]) -> int:

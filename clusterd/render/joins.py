@@ -169,7 +169,7 @@ def _prepared(join: PendingJoin, number: int, above: Sequence[Expr]) -> _Input:
 
 
 def _origins(relation: Relation, keys: Mapping[int, int]) -> dict[int, int] | None:
-    """By class, the column of the indexes on which the relation stands; None if it does not on any."""
+    """By class, the column of the indexes on which the relation stands; None if it cannot be looked up so."""
     if not relation.arranged or not infallible(relation.stages, relation.base):
         return None
     origins: dict[int, int] = {}
@@ -178,7 +178,8 @@ def _origins(relation: Relation, keys: Mapping[int, int]) -> dict[int, int] | No
         if origin is None:
             return None
         origins[place] = origin
-    return origins
+    # A column that is shown twice may be in two classes, but a key names it once.
+    return origins if len(set(origins.values())) == len(origins) else None
 
 
 class _Planner:

@@ -430,13 +430,13 @@ def _union(parts: list[Collection]) -> Collection:
     return out
 
 
-def _columns(expr: Expr) -> set[int]:
+def columns_of(expr: Expr) -> set[int]:
     if isinstance(expr, ColumnRef):
         return {expr.index}
     if isinstance(expr, Literal):
         return set()
     parts = (expr.condition, expr.then, expr.otherwise) if isinstance(expr, Case) else expr.args
-    return set().union(*map(_columns, parts))
+    return set().union(*map(columns_of, parts))
 
 
 def _shift(expr: Expr, by: int) -> Expr:
@@ -458,9 +458,7 @@ def _equal(a: Any, b: Any, null_safe: bool) -> bool | None:
 
 
 def _classes(plan: Join) -> list[list[Expr]]:
-    """Equivalences that share a member are one, each member named once; plain columns come first, for the
-    first is what others are compared with.
-    """
+    """Equivalences that share a member are one, each member named once."""
     classes: list[list[Expr]] = []
     for members in plan.equivalences:
         whole = list(members)
@@ -468,37 +466,39 @@ def _classes(plan: Join) -> list[list[Expr]]:
             classes.remove(other)
             whole = other + whole
         classes.append(whole)
-    once = [[m for n, m in enumerate(c) if repr(m) not in map(repr, c[:n])] for c in classes]
-    return [sorted(c, key=lambda m: not isinstance(m, ColumnRef)) for c in once]
+    return [[m for n, m in enumerate(c) if repr(m) not in map(repr, c[:n])] for c in classes]
 
 
 def _join(plan: Join, sides: list[Collection]) -> Collection:
-    """Expressions of one side are that side's: their errors need no partner. Mixed ones are the row's. A
-    constant belongs to the first side that has a member in its class, a literal to all such sides.
+    """All members of a class are equal, every two of them. Those of one side are a test of it, whose errors
+    need no partner, as those of what it is joined by need none; those over several sides are tests of the
+    joined row. A constant belongs to the first side with a member in its class, a literal to all of them.
     """
     arities = [len(side.types) for side in sides]
-    starts = [sum(arities[:i]) for i in range(len(sides))]
+    starts = [sum(arities[:i]) for i in range(len(arities))]
     types = tuple(t for side in sides for t in side.types)
     out = Collection(types)
     out.take_errors(*sides)
-    mixed: list[tuple[Expr, Expr]] = []
+    mixed: list[list[Expr]] = []
     classes: list[list[list[Expr]]] = [[] for _ in sides]  # by side, by class: its members there
     for members in _classes(plan):
         owners = [_owner(member, starts) for member in members]
-        homes = [owner for owner in owners if isinstance(owner, int)]
-        home = min(homes) if homes else None if -1 in map(_number, owners) else 0
-        places = [home if owner is None else owner for owner in owners]
+        homes = {owner for owner in owners if isinstance(owner, int)}
+        several = [m for m, owner in zip(members, owners, strict=True) if owner == "mixed"]
+        first = min(homes) if homes else 0
         for number, start in enumerate(starts):
             mine = [
                 m
-                for m, place in zip(members, places, strict=True)
-                if place == number or (isinstance(m, Literal) and number in homes)
+                for m, owner in zip(members, owners, strict=True)
+                if owner == number
+                or (owner is None and number == first and (homes or not several))
+                or (owner is None and isinstance(m, Literal) and number in homes)
             ]
-            classes[number].append([_shift(m, start) for m in mine])
-        rest = [m for m, place in zip(members, places, strict=True) if not isinstance(place, int)]
-        settled = [m for m, place in zip(members, places, strict=True) if isinstance(place, int)]
-        first = settled[0] if settled else rest[0] if rest else members[0]
-        mixed += [(first, m) for m in rest if m is not first]
+            together = len(homes) > 1 or len(mine) > 1  # else there is nothing to compare it with, there
+            classes[number].append([_shift(m, start) for m in mine] if together else [])
+        mixed.append([m for m, owner in zip(members, owners, strict=True) if owner in homes][:1] + several)
+        if not homes and several:
+            mixed[-1] += [m for m, owner in zip(members, owners, strict=True) if owner is None]
     keyed = [_keyed(side, mine, plan.null_safe, out) for side, mine in zip(sides, classes, strict=True)]
     for parts in itertools.product(*keyed):
         if not all(
@@ -509,12 +509,20 @@ def _join(plan: Join, sides: list[Collection]) -> Collection:
             continue
         row = tuple(cell for part in parts for cell in part[0])
         count = math.prod(part[2] for part in parts)
-        verdict = connect([_mixed(a, b, row, types, plan.null_safe) for a, b in mixed], False)
+        values = [[evaluate(m, row, types) for m in members] for members in mixed]
+        verdict = _all_equal(values, plan.null_safe)
         if isinstance(verdict, Err):
             out.fail(verdict.text, count)
         elif verdict is True:
             out.add(row, count)
     return out
+
+
+def _all_equal(classes: Iterable[Sequence[Any]], null_safe: bool) -> Any:
+    """Whether every two values of each class are equal: False if two differ, whatever else fails."""
+    return connect(
+        [_same(a, b, null_safe) for vs in classes for a, b in itertools.combinations(vs, 2)], False
+    )
 
 
 def _by_class(parts: Sequence[Any], classes: int) -> list[list[Any]]:
@@ -523,12 +531,8 @@ def _by_class(parts: Sequence[Any], classes: int) -> list[list[Any]]:
 
 def _owner(expr: Expr, starts: Sequence[int]) -> int | str | None:
     """The side of all columns of an expression, `mixed`, or None if it has no column."""
-    sides = {max(i for i, start in enumerate(starts) if start <= column) for column in _columns(expr)}
+    sides = {max(i for i, start in enumerate(starts) if start <= column) for column in columns_of(expr)}
     return None if not sides else "mixed" if len(sides) > 1 else sides.pop()
-
-
-def _number(owner: int | str | None) -> int:
-    return -1 if owner == "mixed" else 0
 
 
 def _constant(plan: Constant) -> Collection:
@@ -598,14 +602,6 @@ def _table_rows(function: str, args: list[Any]) -> Iterable[Row] | Err:
     return [(key, None if parsed[key] is None else str(parsed[key])) for key in sorted(parsed)]
 
 
-def _mixed(a: Expr, b: Expr, row: Row, types: Types, null_safe: bool) -> Any:
-    x, y = evaluate(a, row, types), evaluate(b, row, types)
-    for value in (x, y):
-        if isinstance(value, Err):
-            return value
-    return _equal(x, y, null_safe)
-
-
 def _keyed(
     side: Collection, classes: list[list[Expr]], null_safe: bool, out: Collection
 ) -> list[tuple[Row, list[tuple[Any, ...]], int]]:
@@ -613,8 +609,7 @@ def _keyed(
     kept = []
     for row, count in side.rows.items():
         values = [[evaluate(m, row, side.types) for m in members] for members in classes]
-        tests = [_same(v[0], other, null_safe) for v in values for other in v[1:]]
-        verdict = connect(tests, False)
+        verdict = _all_equal(values, null_safe)
         if isinstance(verdict, Err):
             out.fail(verdict.text, count)
         elif verdict is True:
