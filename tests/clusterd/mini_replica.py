@@ -20,6 +20,7 @@ from clusterd.operators.import_index import ImportIndex
 from clusterd.operators.import_snapshot import ImportSnapshot
 from clusterd.operators.import_source import ImportSource
 from clusterd.render.build import ImportedIndex, build_graph
+from clusterd.render.physical import PhysicalPlan
 from clusterd.render.plan import plan_dataflow
 from controller_proto.dataflow import DataflowBody, DataflowHeader, Export, IndexImport, SourceImport
 from controller_proto.ids import id_to_u64
@@ -71,6 +72,7 @@ class Dataflow:
         self.imports: dict[str, ImportIndex] = {}
         self._replica = replica
         self._snapshots = snapshots
+        self.plan: PhysicalPlan | None = None
         self.graph: Graph | None = None
 
     def source(self, imported: SourceImport) -> Source:
@@ -137,8 +139,8 @@ class MiniReplica:
 
     def create(self, header: DataflowHeader, body: DataflowBody, *, snapshots: bool = False) -> Dataflow:
         dataflow = Dataflow(self, header, snapshots=snapshots)
-        plan = plan_dataflow(header, body, self.exports)
-        dataflow.graph = build_graph(plan, dataflow, clock=time.perf_counter)
+        dataflow.plan = plan_dataflow(header, body, self.exports)
+        dataflow.graph = build_graph(dataflow.plan, dataflow, clock=time.perf_counter)
         self.dataflows[header.name] = dataflow
         self.scheduler.add(header.name, dataflow.graph)
         return dataflow

@@ -74,34 +74,43 @@ FIELDS: dict[T, tuple[Column, ...]] = {
 }
 
 
-def schema(rng: random.Random) -> Schema:
-    """One to four columns; the first is often a bigint, so that joins find partners."""
+def schema(rng: random.Random, shared: T | None = None) -> Schema:
+    """One to four columns; the first is often `shared`, or a bigint, so that joins find partners."""
     columns = []
     for position in range(rng.choice([1, 2, 2, 3, 4])):
         type_ = rng.choice(list(COMMON if rng.random() < 0.7 else OTHERS))
         if position == 0 and rng.random() < 0.8:
-            type_ = T.INT64
+            type_ = shared or T.INT64
         columns.append(Column(f"c{position}", type_, rng.random() < 0.4, 0, FIELDS.get(type_, ())))
     return Schema(tuple(columns))
 
 
-def value(rng: random.Random, column: Column) -> Any:
+def value(rng: random.Random, column: Column, domain: Mapping[T, list[Any]] = DOMAIN) -> Any:
     if column.nullable and rng.random() < 0.25:
         return None
-    return rng.choice(DOMAIN[column.type])
+    return rng.choice(domain[column.type])
 
 
 def history(
-    rng: random.Random, of: Schema, changes: int, times: int, *, valid: bool = True
+    rng: random.Random,
+    of: Schema,
+    changes: int,
+    times: int,
+    *,
+    valid: bool = True,
+    domain: Mapping[T, list[Any]] = DOMAIN,
 ) -> list[tuple[Row, int, int]]:
-    """Updates in ascending time; if `valid`, no count is ever negative."""
+    """Updates in ascending time; if `valid`, no count is ever negative. In some most rows begin alike."""
     live: list[Row] = []
     out: list[tuple[Row, int, int]] = []
+    skewed = value(rng, of.columns[0], domain) if of.columns and rng.random() < 0.2 else None
     for time in sorted(rng.randrange(times) for _ in range(changes)):
         if live and rng.random() < 0.45:
             out.append((live.pop(rng.randrange(len(live))), time, -1))
         else:
-            row = tuple(value(rng, column) for column in of.columns)
+            row = tuple(value(rng, column, domain) for column in of.columns)
+            if skewed is not None and rng.random() < 0.8:
+                row = (skewed, *row[1:])
             copies = rng.choice([1, 1, 1, 2])
             live += [row] * copies
             out.append((row, time, copies if valid or rng.random() < 0.8 else -copies))
@@ -133,6 +142,12 @@ class Plans:
 
     def schema(self, plan: Plan) -> Schema:
         return plan_schema(plan, self._env)
+
+    def _inside(self, env: Mapping[str, Schema]) -> Plans:
+        """What draws the body of a Let."""
+        inner = Plans(self._rng, env, signed=self._signed)
+        inner.asks_time = self.asks_time
+        return inner
 
     def plan(self, depth: int) -> Plan:
         rng = self._rng
@@ -269,8 +284,7 @@ class Plans:
         rng = self._rng
         value = self.plan(rng.randrange(depth))
         name = rng.choice(["l0", "l0", "l1"])
-        inner = Plans(rng, {**self._env, name: self.schema(value)}, signed=self._signed)
-        inner.asks_time = self.asks_time
+        inner = self._inside({**self._env, name: self.schema(value)})
         return Let(name, value, inner.plan(depth - 1))
 
     def _beside_constant(self, source: Plan) -> Plan:
@@ -336,6 +350,9 @@ class Plans:
                 *(self._member(sides[i], type_, starts[i]) for i in some),
                 *(self._member(wide, type_, 0) for _ in range(rng.choice([0, 0, 0, 1]))),
             ]
+            if type_ in NUMBERS and rng.random() < 0.1:
+                both = self._member(wide, type_, 0), self._member(wide, type_, 0)
+                members[-1] = Call(rng.choice("+-"), both)
             if rng.random() < 0.1:
                 members.append(wire_literal(rng, type_))
             if len(members) < 2:

@@ -14,16 +14,31 @@ from collections import Counter
 
 import pytest
 
+from clusterd.render.physical import DeltaJoinNode, IndexSide, JoinNode
 from controller_proto.dataflow import Build, DataflowBody, DataflowHeader, Export, IndexImport, SourceImport
 from controller_proto.plan import Plan, free_ids
 from controller_proto.print_plan import print_plan
-from controller_proto.schema import Schema
+from controller_proto.schema import ColumnType, Schema
 from controller_proto.typing_rules import plan_schema
 from shm_arrangements.frontier import Frontier
-from tests.clusterd import naive, random_plans
+from tests.clusterd import naive, plan_kinds, random_plans
 from tests.clusterd.mini_replica import MemoryShard, MiniReplica
+from tests.clusterd.naive import Collection
 
 TIMES = 8
+RENDERED = {
+    "SourceNode", "IndexNode", "ConstantNode", "MfpNode", "FlatMapNode", "ArrangeNode", "JoinNode",
+    "DeltaJoinNode", "ReduceNode", "DistinctNode", "ThresholdNode", "TopKNode", "UnionNode", "NegateNode",
+    "ExportNode", "TemporalNode", "JoinNode over an index", "DeltaJoinNode over an index",
+}  # fmt: skip
+# What a hundred cases have, for certain.
+OFTEN = RENDERED - {"DeltaJoinNode over an index"} | {
+    "join differential", "join delta", "join null-safe", "join of 2", "join of 3 or more", "cross join",
+    "join by an expression", "join of more in a class", "distinct", "reduce", "reduce without key",
+    "reduce by an expression", "reduce of several", "aggregate of distinct values", "count", "sum", "min",
+    "max", "top-k", "top-k in groups", "threshold", "negate", "union", "let", "flat-map", "constant", "map",
+    "filter", "project", "case", "coalesce", "and", "or", "not", "is_null", "arrange",
+}  # fmt: skip
 PAIRS = 20_000  # of rows a naive join may look at, a plan and time; beyond it the case is given up
 
 
@@ -32,7 +47,7 @@ def kind_of(error: str) -> str:
     return ": ".join(error.split(": ")[:2]) if error.startswith("eval-error") else error.split(":")[0]
 
 
-def compare(got: naive.Collection, wanted: naive.Collection, where: str) -> None:
+def compare(got: Collection, wanted: Collection, where: str) -> None:
     errors = [Counter[str](), Counter[str]()]
     for counts, collection in zip(errors, (got, wanted), strict=True):
         for error, count in collection.errs.items():
@@ -45,7 +60,7 @@ def compare(got: naive.Collection, wanted: naive.Collection, where: str) -> None
     assert got.rows == wanted.rows, f"{where}: {difference(got, wanted)}"
 
 
-def difference(got: naive.Collection, wanted: naive.Collection) -> str:
+def difference(got: Collection, wanted: Collection) -> str:
     rows = {row: (got.rows.get(row, 0), wanted.rows.get(row, 0)) for row in {*got.rows, *wanted.rows}}
     return f"(got, naive) counts of { ({row: pair for row, pair in rows.items() if pair[0] != pair[1]}) }"
 
@@ -53,30 +68,42 @@ def difference(got: naive.Collection, wanted: naive.Collection) -> str:
 class Case:
     """One seed: everything it makes, and the naive answer to it."""
 
+    signed_share = 0.2  # of cases in which counts may be below zero
+    domain = random_plans.DOMAIN
+
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
-        self.signed = rng.random() < 0.2
-        self.grows = not self.signed and rng.random() < 0.2
+        self.signed = rng.random() < self.signed_share
+        self.grows = not self.signed and rng.random() < 0.3
         self.sources = {f"u{n}": f"shard{n}" for n in range(1, rng.choice([2, 3, 3]) + 1)}
         self.replica = MiniReplica()
         self.late: dict[str, list[tuple[random_plans.Row, int, int]]] = {}
+        shared = rng.choice([None, None, *random_plans.DOMAIN]) if rng.random() < 0.5 else None
         for name in self.sources.values():
-            schema = random_plans.schema(rng)
+            schema = self.schema(shared)
             self.replica.shards[name] = MemoryShard(schema)
             late = random_plans.history(
-                rng, schema, rng.choice([0, 5, 15, 25]), TIMES, valid=not self.signed or rng.random() < 0.5
-            )
+                rng, schema, rng.choice([0, 5, 15, 25]), TIMES,
+                valid=not self.signed or rng.random() < 0.5, domain=self.domain,
+            )  # fmt: skip
             self.late[name] = [each for each in late if each[2] > 0] if self.grows else late
         self.env = {id: self.replica.shards[name].schema for id, name in self.sources.items()}
         self.builds: dict[str, tuple[str, Plan, int | None]] = {}  # by export: build, plan, until
-        self.answers: dict[tuple[str, int], naive.Collection] = {}
+        self.answers: dict[tuple[str, int], Collection] = {}
+        self.kinds: list[set[str]] = []  # of each plan that was built
+
+    def schema(self, shared: ColumnType | None) -> Schema:
+        return random_plans.schema(self.rng, shared)
 
     def plan(self, env: dict[str, Schema], depth: int) -> Plan:
-        made = random_plans.Plans(self.rng, env, signed=self.signed).plan(depth)
-        growing = frozenset(self.sources) if self.grows else frozenset()
-        return random_plans.said_to_grow(self.rng, made, growing)
+        plans = random_plans.Plans(self.rng, env, signed=self.signed)
+        return self.said_to_grow(plans.plan(depth))
 
-    def naive(self, id: str, at: int) -> naive.Collection:
+    def said_to_grow(self, plan: Plan) -> Plan:
+        growing = frozenset(self.sources) if self.grows else frozenset()
+        return random_plans.said_to_grow(self.rng, plan, growing)
+
+    def naive(self, id: str, at: int) -> Collection:
         """The collection `id` (a source, a build or an index) at a time."""
         if id in self.sources:
             shard = self.replica.shards[self.sources[id]]
@@ -86,8 +113,11 @@ class Case:
             at = min(at, until - 1)  # then nothing happens any more
         if (build, at) not in self.answers:
             inputs = {name: self.naive(name, at) for name in free_ids(plan)}
-            self.answers[build, at] = naive.Interpreter(inputs, PAIRS, at).plan(plan)
+            self.answers[build, at] = self.answer(plan, inputs, at)
         return self.answers[build, at]
+
+    def answer(self, plan: Plan, inputs: dict[str, Collection], at: int) -> Collection:
+        return naive.Interpreter(inputs, PAIRS, at).plan(plan)
 
     def header(self, name: str, build: str, plan: Plan, env: dict[str, Schema], as_of: int, until: int | None,
                sources: list[str], indexes: list[str]) -> tuple[DataflowHeader, DataflowBody]:  # fmt: skip
@@ -96,6 +126,7 @@ class Case:
         self.rng.shuffle(positions)
         key = tuple(positions[: self.rng.randint(0, min(2, len(positions)))])
         self.builds[name] = build, plan, until
+        self.kinds.append(plan_kinds.kinds(plan, env))
         return (
             DataflowHeader(
                 name,
@@ -129,8 +160,8 @@ class Case:
         return [t for t in times if index.since.less_equal(t) and not index.upper.less_equal(t)]
 
 
-def play(seed: int, make: type[Case] = Case) -> None:
-    """One random case from its seed."""
+def play(seed: int, make: type[Case] = Case) -> list[set[str]]:
+    """One random case from its seed; what was built."""
     case = make(seed)
     rng, replica = case.rng, case.replica
     with replica:
@@ -159,6 +190,22 @@ def play(seed: int, make: type[Case] = Case) -> None:
             step += 1
         replica.drain()
         finish(case)
+        return [kinds | rendered(name, replica) for kinds, name in zip(case.kinds, case.builds, strict=True)]
+
+
+def rendered(name: str, replica: MiniReplica) -> set[str]:
+    """The nodes of what was built, and which joins look up indexes."""
+    plan = replica.dataflows[name].plan
+    assert plan is not None
+    found = {type(node).__name__ for node in plan.nodes}
+    for node in plan.nodes:
+        if isinstance(node, JoinNode) and IndexSide in {type(node.left), type(node.right)}:
+            found.add("JoinNode over an index")
+        if isinstance(node, DeltaJoinNode) and any(
+            isinstance(s, IndexSide) for i in node.inputs for s in i.sides
+        ):
+            found.add("DeltaJoinNode over an index")
+    return found
 
 
 def create_second(case: Case, first_as_of: int) -> None:
@@ -205,17 +252,29 @@ def query(case: Case, name: str, index: str, at: int) -> None:
     compare(replica.read(name, at), case.naive(name, at), f"{name} at {at}")
 
 
-def patiently(seed: int, make: type[Case] = Case) -> bool:
-    """Play, unless the naive answer takes too long; whether it was played."""
+def patiently(seed: int, make: type[Case] = Case) -> list[set[str]]:
+    """Play, unless the naive answer takes too long: then nothing was built."""
     try:
-        play(seed, make)
+        return play(seed, make)
     except naive.TooLarge:
-        return False
-    return True
+        return []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(10))
 def test_no_answer_differs_from_a_naive_fold(block: int) -> None:
-    seeds = range(block * 100, block * 100 + 100)
-    assert sum(map(patiently, seeds)) > len(seeds) // 2
+    built = [kinds for seed in range(block * 100, block * 100 + 100) for kinds in patiently(seed)]
+    assert len(built) > 200
+    assert set().union(*built) >= OFTEN, OFTEN - set().union(*built)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("block", range(4))
+def test_many_plans_of_every_kind_give_no_answer_that_differs(block: int) -> None:
+    """More than 10,000 plans in all."""
+    first = 10_000 + block * 1_000
+    built = [kinds for seed in range(first, first + 1_000) for kinds in patiently(seed)]
+    counts = Counter(kind for kinds in built for kind in kinds)
+    print(f"{len(built)} plans of", dict(counts.most_common()))
+    assert len(built) > 3_000
+    assert set(counts) >= plan_kinds.KINDS | RENDERED, (plan_kinds.KINDS | RENDERED) - set(counts)
