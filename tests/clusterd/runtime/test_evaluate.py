@@ -142,6 +142,42 @@ def test_b4_an_empty_key_holds_all_rows() -> None:
     assert rows(ask(readable, keys=((),))) == [(1, 1), (2, 2)]
 
 
+def test_b7_a_scan_that_pauses_after_every_row_gives_what_one_that_does_not_gives() -> None:
+    updates = [((n % 500, n), n % 5, 1) for n in range(2_000)] + [
+        ((n % 500, n), 5, -1) for n in range(0, 2_000, 3)
+    ]
+    for cuts in (1, 6):
+        readable = index(KV, updates, cuts=cuts)
+        for time in (2, 50):
+            wanted = rows(ask(readable, time))
+            assert rows(ask(readable, time, piece_rows=1)) == wanted
+            by_key = ((499,), (5,), (77_777,), (5,))
+            assert rows(ask(readable, time, keys=by_key, piece_rows=1)) == rows(
+                ask(readable, time, keys=by_key)
+            )
+            # Two at once, one piece of each at a time: neither goes on where the other is.
+            ordered: dict[str, Any] = {"order_by": (OrderBy(1, descending=True),), "limit": 7, "offset": 2}
+            peeks = [
+                Peek(1, "a", "u1", time, None, Finishing()),
+                Peek(1, "b", "u1", time, None, Finishing(**ordered)),
+            ]
+            running = [
+                evaluate_pieces(peek, time, readable, max_result_bytes=BIG, served_by="solo", piece_rows=3)
+                for peek in peeks
+            ]
+            answers: dict[str, PeekResponse] = {}
+            while len(answers) < 2:
+                for each in running:
+                    try:
+                        next(each)
+                    except StopIteration as end:
+                        if end.value is not None:
+                            answer = msgspec.msgpack.decode(end.value, type=PeekResponse)
+                            answers[answer.uuid] = answer
+            assert rows(answers["a"]) == wanted
+            assert rows(answers["b"]) == rows(ask(readable, time, **ordered))
+
+
 def test_b9_order_limit_and_offset_count_multiplicity() -> None:
     readable = index(KV, [((1, 30), 0, 1), ((2, 10), 0, 1), ((3, 20), 0, 1), ((4, 10), 0, 2)])
     order = (OrderBy(1), OrderBy(0))
