@@ -14,8 +14,11 @@ Does not: keep anything between rounds, insert or publish the batch, choose its 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
+
+import numpy as np
 
 from shm_arrangements.batch import Batch
 from shm_arrangements.builder import HeapAllocator, building
@@ -29,6 +32,8 @@ from shm_arrangements.updates import Updates
 __all__ = ["Arranger"]
 
 _RUN_BYTES: Final = 64 << 20  # of updates sorted at once: 2 M of two bigints, and as much again to sort them
+_SLICE_ROWS: Final = 65_536  # of one key, sorted at once: some 10 ms
+_SAMPLED: Final = 1024  # of so many rows one is looked at
 _FUEL: Final = 65_536  # updates a piece of merging: some ms
 _HEAP: Final = HeapAllocator()
 _ANY_TIME: Final = Description(Frontier.minimum(), Frontier.empty(), Frontier.minimum())
@@ -63,9 +68,6 @@ class Arranger:
         # What fills a run waits: if nothing follows, it is the whole round.
         if self._pending_rows and self._pending_bytes + nbytes > _RUN_BYTES:
             yield from self._sort_blocks()
-            while len(self._runs) >= MAX_SOURCES and len(self._runs[-MAX_SOURCES]) < 2 * len(self._runs[-1]):
-                yield
-                yield from self._merge_last(MAX_SOURCES, _NOTHING, _HEAP)
         self._blocks.append(updates)
         self._pending_rows += len(updates)
         self._pending_bytes += nbytes
@@ -75,9 +77,11 @@ class Arranger:
 
         The times of the updates lie in `description`. Raises: what the allocator raises.
         """
-        if not self._runs:
+        if not self._runs and not self._is_skewed():
             updates = Updates.concat(self._blocks) if self._blocks else self._none()
             self._forget_blocks()
+            if len(updates) > _SLICE_ROWS:
+                yield
             self._batch = yield from building(updates, self._schema, description, allocator)
             return
         if self._pending_rows:
@@ -110,10 +114,31 @@ class Arranger:
         self._pending_rows = self._pending_bytes = 0
 
     def _sort_blocks(self) -> Iterator[None]:
+        size = _SLICE_ROWS if self._is_skewed() else max(self._pending_rows, 1)
         whole = Updates.concat(self._blocks)
         self._forget_blocks()
-        run = yield from building(whole, self._schema, _ANY_TIME, _HEAP)
-        self._runs.append(run.with_description(_NOTHING))
+        for lo in range(0, len(whole), size):
+            yield
+            part = whole.slice(lo, min(lo + size, len(whole)))
+            run = yield from building(part, self._schema, _ANY_TIME, _HEAP)
+            self._runs.append(run.with_description(_NOTHING))
+            while len(self._runs) >= MAX_SOURCES and len(self._runs[-MAX_SOURCES]) < 2 * len(self._runs[-1]):
+                yield
+                yield from self._merge_last(MAX_SOURCES, _NOTHING, _HEAP)
+
+    def _is_skewed(self) -> bool:
+        """Whether some key seems to have so many of the rows that sorting them is no short piece of work.
+
+        Rows of one key are compared with each other, all at once: then smaller runs are sorted and merged.
+        """
+        if self._pending_rows <= 2 * _SLICE_ROWS:
+            return False
+        counts: Counter[int] = Counter()
+        for block in self._blocks:
+            rows = np.arange(0, len(block), _SAMPLED)
+            keys = [block.columns[k].take(rows) for k in self._schema.key]
+            counts.update(self._schema.codes_of(keys).tolist() if keys else [0] * len(rows))
+        return max(counts.values()) * _SAMPLED > _SLICE_ROWS
 
     def _merge_last(self, count: int, description: Description, allocator: Allocator) -> Iterator[None]:
         """Put the last `count` runs together; the result covers `description`."""

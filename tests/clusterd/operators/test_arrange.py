@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, Round
 from clusterd.operators import arrange
 from clusterd.operators.arrange import Arranger
 from clusterd.operators.export_index import ExportIndex
+from shm_arrangements import builder
 from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.builder import HeapAllocator, build_batch
 from shm_arrangements.columns import Column
@@ -85,6 +87,44 @@ def test_pieces_give_the_batch_that_one_sort_gives(n: int, key: tuple[int, ...])
     assert got.diffs.tobytes() == wanted.diffs.tobytes()
     assert [c.to_pylist() for c in got.columns] == [c.to_pylist() for c in wanted.columns]
     assert arranger.rows == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", [(0,), ()])
+def test_a_key_with_most_of_the_rows_is_sorted_a_slice_at_a_time(
+    key: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sorted_at_once: list[int] = []
+
+    def building(updates: Updates, *rest: Any) -> Any:
+        sorted_at_once.append(len(updates))
+        return builder.building(updates, *rest)
+
+    monkeypatch.setattr(arrange, "building", building)
+    n = 5 * BLOCK_ROWS
+    updates = many(7, n, (3, 9))
+    rare = np.where(np.arange(n) % 10 == 0, np.arange(n), 0)
+    skewed = Updates((Column(ColumnType.INT64, rare), updates.columns[1]), updates.times, updates.diffs)
+    schema = ArrangementSchema(COLUMNS, key)
+    description = Description(Frontier.at(3), Frontier.at(9), Frontier.at(2))
+    batches = []
+    for part in (skewed, updates):
+        arranger = Arranger(schema)
+        for at in range(0, n, BLOCK_ROWS):
+            for _ in arranger.add(part.slice(at, at + BLOCK_ROWS)):
+                pass
+        for _ in arranger.seal(description, HEAP):
+            pass
+        batches.append((arranger.take(), build_batch(part, schema, description, HEAP)))
+        if part is skewed or not key:
+            assert max(sorted_at_once) <= BLOCK_ROWS
+        else:
+            assert sorted_at_once == [n], "many keys are sorted as one run"
+        sorted_at_once.clear()
+    for got, wanted in batches:
+        assert got.codes.tobytes() == wanted.codes.tobytes()
+        assert got.diffs.tobytes() == wanted.diffs.tobytes()
+        assert [c.to_pylist() for c in got.columns] == [c.to_pylist() for c in wanted.columns]
 
 
 @pytest.mark.usefixtures("short_runs")
