@@ -327,9 +327,11 @@ def fold(
         if are_few and k == ahead:
             ahead = min(k + _AHEAD, end)
             for j in range(k, ahead):
-                slot = p_slot[order[j]]
+                p = order[j]
+                slot = p_slot[p]
                 for w in range(width):
                     before[j - start, w] = s_words[slot, w]
+                    after[j - start, w] = p_words[p, w]
         p = order[k]
         slot = p_slot[p]
         row = k - start
