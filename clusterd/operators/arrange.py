@@ -15,13 +15,14 @@ Does not: keep anything between rounds, insert or publish the batch, choose its 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
 from shm_arrangements.batch import Batch
 from shm_arrangements.builder import HeapAllocator, building
+from shm_arrangements.columns import Column
 from shm_arrangements.contracts import Allocator
 from shm_arrangements.description import Description
 from shm_arrangements.frontier import Frontier
@@ -78,10 +79,8 @@ class Arranger:
         The times of the updates lie in `description`. Raises: what the allocator raises.
         """
         if not self._runs and not self._is_skewed():
-            updates = Updates.concat(self._blocks) if self._blocks else self._none()
+            updates = (yield from _joined(self._blocks)) if self._blocks else self._none()
             self._forget_blocks()
-            if len(updates) > _SLICE_ROWS:
-                yield
             self._batch = yield from building(updates, self._schema, description, allocator)
             return
         if self._pending_rows:
@@ -114,12 +113,15 @@ class Arranger:
         self._pending_rows = self._pending_bytes = 0
 
     def _sort_blocks(self) -> Iterator[None]:
-        size = _SLICE_ROWS if self._is_skewed() else max(self._pending_rows, 1)
-        whole = Updates.concat(self._blocks)
+        most = _SLICE_ROWS if self._is_skewed() else self._pending_rows
+        blocks = self._blocks
         self._forget_blocks()
-        for lo in range(0, len(whole), size):
+        while blocks:
             yield
-            part = whole.slice(lo, min(lo + size, len(whole)))
+            ends = np.cumsum([len(block) for block in blocks])
+            taken = max(int(np.searchsorted(ends, most, side="right")), 1)
+            part = yield from _joined(blocks[:taken])
+            blocks = blocks[taken:]
             run = yield from building(part, self._schema, _ANY_TIME, _HEAP)
             self._runs.append(run.with_description(_NOTHING))
             while len(self._runs) >= MAX_SOURCES and len(self._runs[-MAX_SOURCES]) < 2 * len(self._runs[-1]):
@@ -158,3 +160,16 @@ class Arranger:
         merged = merger.result()
         assert merged is not None
         self._runs.append(merged)
+
+
+def _joined(blocks: Sequence[Updates]) -> Generator[None, None, Updates]:
+    """All of them as one, a column at a time: each may be of many fresh pages."""
+    if len(blocks) <= 2:
+        return Updates.concat(blocks)
+    columns = []
+    for at, column in enumerate(blocks[0].columns):
+        columns.append(Column.concat(column.type, [block.columns[at] for block in blocks]))
+        yield
+    times = np.concatenate([block.times for block in blocks])
+    yield
+    return Updates(tuple(columns), times, np.concatenate([block.diffs for block in blocks]))
