@@ -32,7 +32,7 @@ Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 _START_SLOTS = 64
-_KEPT_PARTIALS = 1 << 15  # room kept from round to round: growing anew is a fifth of a round of 10,000 rows
+_KEPT_PARTIALS = 1 << 15  # room kept from round to round: growing anew is a twentieth of a round of 10,000
 _TEXT_SLACK = 1 << 16  # dead bytes that are not worth a compaction
 _PIECE_ENTRIES = 1 << 18  # of a table, moved to a larger one in one piece: some 6 ms
 

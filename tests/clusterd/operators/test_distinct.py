@@ -7,9 +7,19 @@ from collections import Counter
 
 import pytest
 
+from clusterd.dataflow.operator import Delta, Round
 from clusterd.operators.distinct import DistinctOperator
+from shm_arrangements.frontier import Frontier
 from shm_arrangements.types import ColumnSpec, ColumnType
-from tests.clusterd.operators.histories import NAN, Row, accumulate, history, random_uppers, run
+from tests.clusterd.operators.histories import (
+    NAN,
+    Row,
+    accumulate,
+    history,
+    random_uppers,
+    run,
+    updates_of,
+)
 
 I64, F64, TEXT = ColumnType.INT64, ColumnType.FLOAT64, ColumnType.TEXT
 TYPES = (ColumnSpec("a", I64, True), ColumnSpec("b", F64, True), ColumnSpec("c", TEXT, True))
@@ -56,3 +66,17 @@ def test_bug27_nan_rows_are_merged() -> None:
     oks, _ = run(operator, [types], changes, [2, 3])
     assert accumulate(oks, 2) == Counter([(1, "nan"), (1, 2.5), (None, "nan")])
     assert operator.statistics().state_rows == 3
+
+
+def test_a_change_touches_its_own_row_alone_over_ten_times_the_state() -> None:
+    def touched(rows: int) -> int:
+        operator = DistinctOperator(TYPES[:1])
+        total = []
+        for time, changes in enumerate([[((k,), 0, 1) for k in range(rows)], [((3,), 1, -1), ((-1,), 1, 1)]]):
+            operator.start(Round(time, Frontier.at(time + 1), 0))
+            emitted = [*operator.push(0, Delta.of(updates_of(TYPES[:1], changes))), *operator.finish()]
+            assert sum(map(len, emitted)) == len(changes)
+            total.append(operator.statistics().touched_rows)
+        return total[1] - total[0]
+
+    assert touched(300) == touched(3000) == 2
