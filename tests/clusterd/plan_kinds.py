@@ -29,7 +29,7 @@ KINDS = {
     "join differential", "join delta", "join null-safe", "join of 1", "join of 2", "join of 3 or more",
     "cross join", "join by an expression", "join with a literal", "join by both sides together",
     "join of more in a class", "distinct", "distinct of expressions", "reduce", "reduce without key",
-    "reduce by an expression", "reduce of several", "aggregate of distinct values",
+    "reduce by an expression", "reduce of several", "reduce monotonic", "aggregate of distinct values",
     "count(*)", "count", "sum", "avg", "min", "max", "bool_and", "bool_or", "string_agg", "jsonb_agg",
     *naive.SPREADS, "top-k", "top-k in groups", "top-k without limit", "top-k of none", "top-k with offset",
     "top-k monotonic", "top-k descending", "top-k nulls first", "threshold", "negate", "union", "let",
@@ -106,6 +106,7 @@ def _of_reduce(plan: Reduce, of: Schema) -> set[str]:
         "reduce",
         *(["reduce without key"] if not plan.group_key else []),
         *(["reduce by an expression"] if computed else []),
+        *(["reduce monotonic"] if plan.monotonic else []),
         *(["reduce of several"] if len(plan.aggregates) > 1 else []),
     }
     for each in plan.aggregates:

@@ -440,7 +440,7 @@ class Plans:
 
 
 def said_to_grow(rng: random.Random, plan: Plan, growing: frozenset[str]) -> Plan:
-    """`plan` with its TopKs called monotonic, often, where it is true. growing: ids that only get rows."""
+    """`plan`, its TopKs and Reduces often called monotonic, if they are. growing: ids that only get rows."""
     match plan:
         case Get() | Constant():
             return plan
@@ -454,7 +454,7 @@ def said_to_grow(rng: random.Random, plan: Plan, growing: frozenset[str]) -> Pla
         case LetRec():
             return plan
     input = said_to_grow(rng, plan.input, growing)
-    if isinstance(plan, TopK) and _grows(plan.input, growing) and rng.random() < 0.8:
+    if isinstance(plan, TopK | Reduce) and _grows(plan.input, growing) and rng.random() < 0.8:
         return msgspec.structs.replace(plan, input=input, monotonic=True)
     return msgspec.structs.replace(plan, input=input)
 
