@@ -12,14 +12,15 @@ Does not: find groups, or emit; reduce.py does.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clusterd.operators.aggregates import AggregateCall
-from clusterd.operators.json_texts import json_texts, quoted
 from clusterd.operators.kernels import lists as kernels
 from clusterd.operators.kernels.steps import COUNT, HI, LO, SPAN
 from clusterd.operators.ordered import Bools, Ints, OrderColumn, OrderedRows, Tell, lane_flips
@@ -59,6 +60,11 @@ class Lists:
         rows = np.empty(gather.span_offsets(lo, hi, offsets), np.int64)
         kernels.take_spans(self.elements, lo, offsets, rows)
         return offsets, rows
+
+
+def _json() -> ModuleType:
+    """Imported where it is used: it takes a tenth of a second, and few plans make JSON."""
+    return importlib.import_module("clusterd.render.functions.json")
 
 
 class ListRows:
@@ -121,7 +127,7 @@ class ListRows:
             )
         if json is not None:
             assert self._json is not None
-            taken.append(json_texts(self._columns[self._json], json))
+            taken.append(_json().json_texts(self._columns[self._json], json))
         self._rows.add(encode(taken, self._spec, len(diffs)), slots, times, diffs, owners)
         return missing
 
@@ -220,7 +226,7 @@ class ListRows:
         mine = numbers.take(order)
         is_last[:-1] |= mine[1:] != mine[:-1]
         kept = order[is_last]
-        names, values = quoted(keys.take(kept)), self._json_part(rows.take(kept))
+        names, values = _json().quoted(keys.take(kept)), self._json_part(rows.take(kept))
         a, b = names.offsets, values.offsets
         assert a is not None
         assert b is not None

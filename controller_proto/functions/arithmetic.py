@@ -39,15 +39,19 @@ _DIFFERENCES = (
     "timestamp, interval -> timestamp; timestamptz, interval -> timestamptz; time, time -> interval; "
     "time, interval -> time; interval, interval -> interval"
 )
+_DELETIONS = "; jsonb, text -> jsonb; jsonb, bigint -> jsonb"
 _QUOTIENTS = "; interval, double precision -> interval"
 _PRODUCTS = "; interval, double precision -> interval; double precision, interval -> interval"
 
 FUNCTIONS: Final = (
     _arithmetic("+", _ALIKE.format("numeric(s), numeric(s) -> numeric(s);") + _SUMS,
                 "Sum, also of moments and intervals.", "1 + 0.5", "1.5", errors=_RANGE + _MOMENTS),
-    _arithmetic("-", _ALIKE.format("numeric(s), numeric(s) -> numeric(s);") + _DIFFERENCES,
-                "Difference, also of moments and intervals.", "2::uint2 - 3::uint2",
-                "error: uint2 out of range", errors=_RANGE + _MOMENTS),
+    _arithmetic("-", _ALIKE.format("numeric(s), numeric(s) -> numeric(s);") + _DIFFERENCES + _DELETIONS,
+                "Difference, also of moments and intervals; a jsonb without a key, equal strings, or the "
+                "element at an index.", "2::uint2 - 3::uint2",
+                "error: uint2 out of range",
+                errors=_RANGE + _MOMENTS + "; cannot delete from scalar; cannot delete from object using "
+                "integer index"),
     _arithmetic("*", _ALIKE.format("numeric(s), numeric(t) -> numeric(s+t);") + _PRODUCTS,
                 "Product. Of numerics it has the digits behind the point of both, up to 38, and is "
                 "rounded half away from zero.", "1.5::numeric(38,1) * 0.25::numeric(38,2)", "0.375",

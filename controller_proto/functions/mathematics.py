@@ -51,6 +51,7 @@ FUNCTIONS: Final = (
           "-3"),
     _math("power", _D2, "The first to the power of the second; `x ^ y`.", "2 ^ 10", "1024.0",
           errors=_OF_POWER, differs=_NUMERICS),
+    _math("pow", _D2, "The same as `power`.", "pow(2, 3)", "8.0", errors=_OF_POWER, differs=_NUMERICS),
     _math("sqrt", _D, "Square root.", "sqrt(-1)", "error: cannot take square root of a negative number",
           errors="cannot take square root of a negative number", differs=_NUMERICS),
     _math("cbrt", _D, "Cube root.", "cbrt(27)", "3.0"),

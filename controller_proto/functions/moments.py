@@ -62,6 +62,10 @@ FUNCTIONS: Final = (
             'justify_hours(interval "50 hours")', '"2 days 02:00:00"', errors="interval out of range"),
     _moment("justify_days", "interval -> interval", "With 30 days as a month.",
             'justify_days(interval "35 days")', '"1 mon 5 days"', errors="interval out of range"),
+    _moment("justify_interval", "interval -> interval",
+            "With 24 hours as a day and 30 days as a month, all of one sign.",
+            'justify_interval(interval "1 mon -1 hour")', '"29 days 23:00:00"',
+            errors="interval out of range"),
     _moment("to_char", "timestamp, text -> text; timestamptz, text -> text",
             "A timestamp by a template: YYYY YY MM DD DDD D ID HH24 HH12 HH MI SS MS US AM PM Q IW IYYY "
             'Month Mon Day Dy (also in capitals or small), FM before one for no padding, and `"text"` for '

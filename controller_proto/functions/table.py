@@ -67,10 +67,13 @@ ERRORS: Final = (
     "time zone not recognized",
     "cannot cast jsonb value",
     "cannot get array length of a non-array",
-    "no number of jsonb",
     "argument list must have even number of elements",
     "key must not be null",
     *tables.TABLE_ERRORS,
+    "cannot delete from scalar",
+    "cannot delete from object using integer index",
+    "cannot set path in scalar",
+    "path element is not an integer",
 )
 
 # What pages call a family, and its functions.

@@ -14,7 +14,9 @@ _CASE = "Letters change by Unicode's simple mappings, whatever the language."
 FUNCTIONS: Final = (
     _text("||",
           "text, text -> text; bytea, bytea -> bytea; T list, T list -> T list; text, any -> text; any, "
-          "text -> text", "One after the other; what is no text as its text.", '"a" || "b"', '"ab"'),
+          "text -> text; jsonb, jsonb -> jsonb",
+          "One after the other; what is no text as its text. Of objects of jsonb all keys, the second's "
+          "before the first's; else arrays, or what is none as one of one element.", '"a" || "b"', '"ab"'),
     _text("length", "text -> bigint; bytea -> bigint", "How many characters, or bytes.", 'length("née")',
           "3"),
     _text("char_length", "text -> bigint", "How many characters.", 'char_length("née")', "3"),

@@ -110,6 +110,16 @@ def _length(call: CallSite, args: Sequence[Column]) -> Outcome:
     return with_nulls(Column(_BIGINT, sizes * there), there).column
 
 
+strict("array_upper")(_length)
+
+
+@strict("array_lower")
+def _lower(call: CallSite, args: Sequence[Column]) -> Outcome:
+    n = rows_of(args)
+    there = (lists_of(args[0], n).sizes > 0) & (args[1].values == 1)
+    return with_nulls(Column(_BIGINT, there.astype(np.int64)), there).column
+
+
 def _equal(lists: Lists, value: Column) -> tuple[Bools, Bools, Bools]:
     """Of each element: whether it equals its list's value, is NULL, and has a NULL to be compared with."""
     wanted = value.take(lists.owner)
@@ -203,6 +213,29 @@ def _remove(call: CallSite, args: Sequence[Evaluated], n: int) -> Evaluated:
     left = _kept(lists, ~_same(lists, spread(args[1].column, n)))
     made = list_column(call.result.type, left.elements, left.ends)
     return with_nulls(made, ~_nulls(args[0].column), args[0].errors, args[1].errors)
+
+
+@opened("array_positions")
+def _positions(call: CallSite, args: Sequence[Evaluated], n: int) -> Evaluated:
+    lists = lists_of(args[0].column, n)
+    same = _same(lists, spread(args[1].column, n))
+    places = np.flatnonzero(same)
+    owner = lists.owner[places]
+    sizes = np.bincount(owner, minlength=n).astype(np.int64)
+    made = list_column(call.result.type, Column(_BIGINT, places - lists.ends[owner] + 1), _ends(sizes))
+    return with_nulls(made, ~_nulls(args[0].column), args[0].errors, args[1].errors)
+
+
+@opened("array_replace")
+def _replace(call: CallSite, args: Sequence[Evaluated], n: int) -> Evaluated:
+    lists = lists_of(args[0].column, n)
+    same = _same(lists, spread(args[1].column, n))
+    instead = spread(args[2].column, n).take(lists.owner)
+    count = len(lists.elements)
+    both = Column.concat(lists.elements.type, (lists.elements, instead))
+    elements = both.take(np.arange(count, dtype=np.int64) + same * count)
+    made = list_column(call.result.type, elements, lists.ends)
+    return with_nulls(made, ~_nulls(args[0].column), *(each.errors for each in args))
 
 
 @opened("array_to_string")

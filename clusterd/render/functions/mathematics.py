@@ -93,6 +93,7 @@ def _of_two(op: int, args: Sequence[Column], names: dict[int, str]) -> Outcome:
 
 
 @strict("power")
+@strict("pow")
 def _power(call: CallSite, args: Sequence[Column]) -> Outcome:
     names = {**_ERRORS, doubles.POLE: "zero raised to a negative power is undefined"}
     return _of_two(doubles.POWER, args, names)

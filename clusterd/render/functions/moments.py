@@ -227,6 +227,23 @@ def _justify_days(call: CallSite, args: Sequence[Column]) -> Outcome:
     return _checked(months - up + down, rest + 30 * (up.astype(np.int64) - down), nanoseconds, False)
 
 
+@strict("justify_interval")
+def _justify_interval(call: CallSite, args: Sequence[Column]) -> Outcome:
+    months, days, nanoseconds = parts_of(args[0])
+    whole = np.sign(nanoseconds) * (np.abs(nanoseconds) // _NANO_DAY)
+    days, rest = days + whole, nanoseconds - whole * _NANO_DAY
+    more = np.sign(days) * (np.abs(days) // 30)
+    months, days = months + more, days - more * 30
+    # What is less gets the sign of what is more.
+    up = (months > 0) & ((days < 0) | ((days == 0) & (rest < 0)))
+    down = (months < 0) & ((days > 0) | ((days == 0) & (rest > 0)))
+    carried = down.astype(np.int64) - up
+    months, days = months + carried, days - 30 * carried
+    up, down = (days > 0) & (rest < 0), (days < 0) & (rest > 0)
+    carried = down.astype(np.int64) - up
+    return _checked(months, days + carried, rest - _NANO_DAY * carried, False)
+
+
 @strict("age")
 def _age(call: CallSite, args: Sequence[Column]) -> Outcome:
     n = rows_of(args)

@@ -32,10 +32,10 @@ __all__ = [
 # Modules beside those called as the families are.
 _MORE: Final[dict[str, tuple[str, ...]]] = {
     "casts": ("casts_of_moments", "casts_of_text", "casts_to_text", "json"),
-    "text": ("text_forms", "bytes", "lists"),
+    "text": ("text_forms", "bytes", "lists", "json"),
     "lists": ("lists", "json"),
     "moments": ("moments", "fields"),
-    "arithmetic": ("moments",),
+    "arithmetic": ("moments", "json"),
 }
 
 
