@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shm_arrangements.columns import Column
     from shm_arrangements.discover import PublicationInfo, list_publications
     from shm_arrangements.errors import (
+        AlreadyPublished,
         AmbiguousName,
         ArrangementError,
         DataError,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from shm_arrangements.writer import TraceWriter
 
 __all__ = [
+    "AlreadyPublished",
     "AmbiguousName",
     "ArrangementError",
     "ArrangementSchema",
@@ -105,9 +107,10 @@ lazy.offer(
         "columns": ["Column"],
         "discover": ["PublicationInfo", "list_publications"],
         "errors": [
-            "AmbiguousName", "ArrangementError", "DataError", "FormatMismatch", "InvariantViolation",
-            "MultiplicityOverflow", "NoSuchInstance", "NotInstalled", "NotOrdered", "NotReadable",
-            "NotSealed", "PublicationClosed", "RegistryFull", "ShmExhausted", "WaitTimeout", "WriterGone",
+            "AlreadyPublished", "AmbiguousName", "ArrangementError", "DataError", "FormatMismatch",
+            "InvariantViolation", "MultiplicityOverflow", "NoSuchInstance", "NotInstalled", "NotOrdered",
+            "NotReadable", "NotSealed", "PublicationClosed", "RegistryFull", "ShmExhausted", "WaitTimeout",
+            "WriterGone",
         ],
         "frontier": ["Frontier"],
         "index_writer": ["IndexWriter", "advance_idle"],

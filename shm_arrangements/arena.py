@@ -214,10 +214,12 @@ class SegmentAllocator:
     def __init__(self, token: str, writer: int) -> None:
         """`token`: of an instance that lives. `writer`: this process's number within it, below 2**32.
 
-        Raises: ValueError if `token` has not the form of one.
+        Raises: ValueError if `token` has not the form of one, or `writer` is no such number.
         """
         if not is_token(token):
             raise ValueError(f"not a token: {token!r}; Instance.open() draws one")
+        if not isinstance(writer, int) or not 0 <= writer < 1 << 32:
+            raise ValueError(f"the number of a writer is in 0 to 2**32 - 1, not {writer!r}")
         self.token = token
         self.writer = writer
         self._arenas: dict[int, Arena] = {}

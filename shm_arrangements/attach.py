@@ -24,7 +24,15 @@ from shm_arrangements import instance as instances
 from shm_arrangements import readers
 from shm_arrangements.batch import Batch
 from shm_arrangements.discover import newest_first, not_published, page_names, resolve
-from shm_arrangements.errors import NoSuchInstance, NotReadable, NotSealed, PublicationClosed, WriterGone
+from shm_arrangements.errors import (
+    AmbiguousName,
+    FormatMismatch,
+    NoSuchInstance,
+    NotReadable,
+    NotSealed,
+    PublicationClosed,
+    WriterGone,
+)
 from shm_arrangements.frontier import MAX_TIME, Frontier
 from shm_arrangements.instance import LivenessProbe
 from shm_arrangements.names import HALVES, PageName, collection_text
@@ -48,9 +56,9 @@ def attach(id: int | str, instance: str | None = None) -> Attached:
     id: "u1001" (bare digits mean the same), or its u64; any other text is the name that its writer gave it.
     instance: a token, all 12 digits of it; None for the only one alive.
     Raises: NoSuchInstance; WriterGone; PublicationClosed if that is not published; AmbiguousName if several
-    are by that name; FormatMismatch; ValueError if `id` is no u64.
+    are by that name; FormatMismatch; RegistryFull; ValueError if `id` is no u64; TypeError.
     """
-    token = _only_instance() if instance is None else instance
+    token = _only_instance(id) if instance is None else instance
     try:
         probe = LivenessProbe(token)
     except FileNotFoundError as error:
@@ -154,6 +162,7 @@ class Attached:
 
         Raises: WaitTimeout, a TimeoutError; PublicationClosed if it is dropped; WriterGone; ValueError.
         """
+        _require_time(time)
         return wait_all([self], time, timeout_s)[0]
 
     def close(self) -> None:
@@ -269,6 +278,10 @@ def _parts_of(indexes: Sequence[Attached]) -> list[list[Snapshot]]:
 def _require_time(at: SupportsIndex | None) -> None:
     if at is not None and (isinstance(at, bool) or not isinstance(at, SupportsIndex)):
         raise TypeError(f"at must be an int time, not {at!r}; a key of several columns is one tuple")
+    if at is not None and not 0 <= operator.index(at) <= MAX_TIME:
+        raise ValueError(
+            f"not a u64 time: {at}; times count up from 0, and None is the newest that is sealed"
+        )
 
 
 def _time_of(frontier: Frontier) -> int:
@@ -297,12 +310,24 @@ def _chains(snapshots: Sequence[Snapshot]) -> list[Batch]:
     return [batch for snapshot in snapshots for batch in snapshot.batches()]
 
 
-def _only_instance() -> str:
+def _only_instance(id: int | str) -> str:
+    """The instance that lives. Raises: NoSuchInstance; of several it says which of them publish `id`."""
     tokens = instances.live_tokens()
-    if len(tokens) != 1:
+    if not tokens:
+        raise NoSuchInstance("no instance lives", hint="start a daemon, or a program that writes")
+    if len(tokens) > 1:
+        publishing = tuple(token for token in tokens if _publishes(token, id))
         raise NoSuchInstance(
-            "no instance lives" if not tokens else "more than one instance lives",
-            instances=tokens,
-            hint="start a daemon, or a program that writes" if not tokens else _NAME_IT,
-        )
+            "more than one instance lives", id=id, instances=tokens, publishing=publishing,
+            hint=f"take attach({id!r}, {publishing[0]!r})" if len(publishing) == 1 else _NAME_IT,
+        )  # fmt: skip
     return tokens[0]
+
+
+def _publishes(token: str, id: int | str) -> bool:
+    try:
+        return bool(page_names(token, resolve(token, id)))
+    except AmbiguousName:
+        return True
+    except (PublicationClosed, FormatMismatch):
+        return False

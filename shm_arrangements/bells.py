@@ -16,6 +16,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
+from shm_arrangements.directory import list_names
 from shm_arrangements.names import SHM_DIRECTORY, clock_prefix
 
 FUTEX: Final = {"x86_64": 202, "aarch64": 98}[platform.machine()]  # the number of the system call
@@ -32,9 +33,7 @@ def open_bells(token: str) -> list[mmap.mmap]:
     """The clocks of an instance, mapped; those that cannot be are left out."""
     found = []
     prefix = clock_prefix(token)
-    for name in os.listdir(SHM_DIRECTORY):
-        if not name.startswith(prefix):
-            continue
+    for name in list_names(prefix):
         try:
             fd = os.open(f"{SHM_DIRECTORY}/{name}", os.O_RDWR | os.O_CLOEXEC)
         except OSError:

@@ -10,15 +10,14 @@ Does not: map a batch, wait, or tell whether the instance lives (instance.py).
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from shm_arrangements.directory import list_names
 from shm_arrangements.errors import AmbiguousName, FormatMismatch, PublicationClosed
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.names import (
     HALVES,
-    SHM_DIRECTORY,
     PageName,
     collection_id,
     collection_text,
@@ -64,7 +63,7 @@ class PublicationInfo:
 def page_names(token: str, id: int | None = None) -> tuple[PageName, ...]:
     """Every page of an instance, or of one collection in it: by id, incarnation, newest first, and shard."""
     prefix = instance_prefix(token)
-    parsed = [parse_page(name) for name in os.listdir(SHM_DIRECTORY) if name.startswith(prefix)]
+    parsed = [parse_page(name) for name in list_names(prefix)]
     found = [name for name in parsed if name is not None and id in (None, name.id)]
     return tuple(sorted(found, key=lambda name: (name.id, -name.incarnation, name.shard, name.half)))
 
@@ -121,9 +120,9 @@ def describe(name: PageName) -> PublicationInfo:
 def resolve(token: str, id: int | str) -> int:
     """The u64 of an id, or of what its writer calls so: text that is no id is a name.
 
-    Raises: PublicationClosed and AmbiguousName as `id_of_name`; ValueError if it is no u64.
+    Raises: PublicationClosed and AmbiguousName as `id_of_name`; ValueError if it is no u64; TypeError.
     """
-    if isinstance(id, int):
+    if not isinstance(id, str):
         return collection_id(id)
     try:
         return collection_id(id)

@@ -56,8 +56,12 @@ class PublicationClosed(ArrangementError):
     """The arrangement was dropped, or was never published under this name."""
 
 
+class AlreadyPublished(ArrangementError, FileExistsError):
+    """An index is published under that id and incarnation; facts: `id`, `incarnation`."""
+
+
 class AmbiguousName(ArrangementError):
-    """Several publications have the name that was given; `ids` lists them."""
+    """Several publications, or columns, have the name that was given; `ids` or `positions` lists them."""
 
 
 class NotOrdered(ArrangementError):

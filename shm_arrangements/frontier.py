@@ -9,6 +9,7 @@ Does not: hold an "unknown" state; unknown is `minimum()`, which promises nothin
 
 from __future__ import annotations
 
+from operator import index
 from typing import Final
 
 MAX_TIME: Final = (1 << 64) - 1
@@ -25,9 +26,13 @@ class Frontier:
     _time: int  # -1 when empty
 
     def __init__(self, time: int | None) -> None:
-        if time is not None and not 0 <= time <= MAX_TIME:
+        try:
+            value = -1 if time is None else index(time)
+        except TypeError:
+            raise TypeError(f"a time is a u64, not {time!r}") from None
+        if time is not None and not 0 <= value <= MAX_TIME:
             raise ValueError(f"not a u64 time: {time}")
-        object.__setattr__(self, "_time", -1 if time is None else int(time))
+        object.__setattr__(self, "_time", value)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a Frontier is immutable")

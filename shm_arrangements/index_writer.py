@@ -21,7 +21,7 @@ from shm_arrangements.names import collection_text
 from shm_arrangements.page_layout import PageStatus
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.updates import Updates
-from shm_arrangements.writer import ERRS_SCHEMA, BatchQueue, TraceStatistics, TraceWriter
+from shm_arrangements.writer import ERRS_SCHEMA, BatchQueue, TraceStatistics, TraceWriter, require_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,7 @@ class IndexWriter:
         shard, shards: this process's part, where several write one index between them.
         Raises: as `TraceWriter`; leaves nothing behind then.
         """
+        require_arguments(id, incarnation, as_of, shard, shards, name)
         self._cell = Cell.take(allocator.token, allocator.writer)
         self.errs = TraceWriter(
             allocator, id, incarnation, ERRS_SCHEMA, as_of,
@@ -186,7 +187,11 @@ class IndexWriter:
         return min(dues, default=None)
 
     def publish_as(self, id: int, incarnation: int) -> None:
-        """Give the index a further id: an alias, the same pages by another name. Raises: FileExistsError."""
+        """Give the index a further id: an alias, the same pages by another name.
+
+        Raises: AlreadyPublished; ValueError or TypeError for what is no id or incarnation.
+        """
+        require_arguments(id, incarnation, 0, 0, 1, "")
         for half in (self.errs, self.oks):
             half.page.link(half.page.header.page._replace(id=id, incarnation=incarnation))
 

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from shm_arrangements.bells import open_bells, ring_bells
+from shm_arrangements.directory import list_names, open_name
 from shm_arrangements.errors import InvariantViolation, ShmExhausted
 from shm_arrangements.names import SHM_DIRECTORY, control_name, instance_prefix, is_token, new_token, token_of
 
@@ -78,7 +79,7 @@ class Instance:
         """Begin an instance as a program does: sweep what the dead left, `create`, start the reaper.
 
         Cost: about 2 ms here, of which the reaper is one; its own start goes on beside the caller's work.
-        Raises: ShmExhausted; OSError if no process can be started.
+        Raises: ShmExhausted, RegistryFull; OSError if no process can be started.
         """
         from shm_arrangements.reaper import Reaper  # which imports this module: its process needs the sweep
 
@@ -95,12 +96,12 @@ class Instance:
     def create(cls) -> Instance:
         """Begin an instance: its control file is made, then locked, before any other name.
 
-        Raises: ShmExhausted if there is no room even for that.
+        Raises: ShmExhausted if there is no room even for that; RegistryFull.
         """
         while True:
             token = new_token()
             try:
-                fd = os.open(_control_path(token), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                fd = open_name(control_name(token), os.O_RDWR | os.O_CREAT | os.O_EXCL)
             except FileExistsError:
                 continue
             try:
@@ -189,10 +190,12 @@ class LivenessProbe:
     __slots__ = ("_fd", "token")
 
     def __init__(self, token: str) -> None:
-        """Raises: FileNotFoundError if there is no such instance; PermissionError if it is another user's."""
+        """Raises: FileNotFoundError if there is no such instance; PermissionError if it is another user's;
+        RegistryFull.
+        """
         self.token = token
         self._fd = -1
-        self._fd = os.open(_control_path(token), os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = open_name(control_name(token), os.O_RDONLY)
 
     def is_alive(self) -> bool:
         """Whether somebody holds the lock, and the names stand; for a moment that may be a sweep of the dead.
@@ -213,7 +216,7 @@ class LivenessProbe:
 def is_alive(token: str) -> bool:
     """Whether somebody holds the lock of `token`. Another user's instance counts as alive."""
     try:
-        fd = os.open(_control_path(token), os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_name(control_name(token), os.O_RDONLY)
     except FileNotFoundError:
         return False
     except PermissionError:
@@ -256,7 +259,7 @@ def sweep() -> tuple[str, ...]:
     swept = []
     for token, names in sorted(_names_by_token().items()):
         try:
-            fd = os.open(_control_path(token), os.O_RDWR | os.O_CLOEXEC)
+            fd = open_name(control_name(token), os.O_RDWR)
         except FileNotFoundError:
             if any(_unlink(name) for name in names):
                 swept.append(token)
@@ -276,7 +279,7 @@ def sweep() -> tuple[str, ...]:
 def names_of(token: str) -> tuple[str, ...]:
     """Every name of the instance, the control file last."""
     control = control_name(token)
-    names = [name for name in os.listdir(SHM_DIRECTORY) if name.startswith(instance_prefix(token))]
+    names = list_names(instance_prefix(token))
     return tuple(sorted(names, key=lambda name: (name == control, name)))
 
 
@@ -315,7 +318,7 @@ def _control_path(token: str) -> str:
 
 def _names_by_token() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for name in os.listdir(SHM_DIRECTORY):
+    for name in list_names(""):
         token = token_of(name)
         if token is not None:
             found.setdefault(token, []).append(name)

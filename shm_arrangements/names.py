@@ -127,8 +127,10 @@ def collection_id(id: int | str) -> int:
     """Return the u64 of a collection's id: `u1`, `s1`, `t1`, bare digits (a `u`), or the u64 itself.
 
     The kind is in the top two bits.
-    Raises: ValueError if it is none of these.
+    Raises: ValueError if it is none of these; TypeError if it is no int and no text.
     """
+    if isinstance(id, bool) or not isinstance(id, int | str):
+        raise TypeError(f"an id is a u64, or text as 'u1001', not {id!r}")
     if isinstance(id, int):
         if not 0 <= id < 1 << 64:
             raise ValueError(f"not a u64 id: {id}")

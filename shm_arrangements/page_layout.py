@@ -43,7 +43,7 @@ FORMAT_VERSION: Final = 2
 CAPACITY: Final = 56  # batches in a chain; a longer one forces a merge first. With a header: 8 KiB
 GENERATION_WORD: Final = 8  # index of the u64 at byte 64
 MAX_NAME_BYTES: Final = 255
-_MOST_SHARDS: Final = 1 << 12  # more would be damage: who attaches makes a name of each
+MOST_SHARDS: Final = 1 << 12  # more would be damage: who attaches makes a name of each
 
 # magic, version, length of the whole header, crc32 of its part from 128 on
 _FRONT: Final = struct.Struct("<8sIII")
@@ -160,7 +160,7 @@ def decode_header(buf: memoryview) -> PageHeader:
         raise FormatMismatch("publication page of another shape", capacity=capacity, slot_bytes=slot_bytes)
     if half >= len(HALVES) or slots_at + 2 * SLOT_BYTES > buf.nbytes:
         raise FormatMismatch("damaged publication page", half=half, slots_at=slots_at)
-    if not shard < shards <= _MOST_SHARDS:
+    if not shard < shards <= MOST_SHARDS:
         raise FormatMismatch("damaged publication page", shard=shard, shards=shards)
     at = _WHO_AT + _WHO.size
     schema = _decode_schema(bytes(buf[at : at + schema_bytes]))

@@ -29,10 +29,10 @@ import numpy as np
 
 from shm_arrangements import failpoints, segment
 from shm_arrangements.clock import Cell, CellReader, ClockReader
-from shm_arrangements.errors import FormatMismatch, InvariantViolation, PublicationClosed
+from shm_arrangements.errors import AlreadyPublished, FormatMismatch, InvariantViolation, PublicationClosed
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.kernels.atomics import fence, fence_then_load, load_acquire, store_release
-from shm_arrangements.names import PageName
+from shm_arrangements.names import PageName, collection_text
 from shm_arrangements.page_layout import (
     GENERATION_WORD,
     SLOT_BYTES,
@@ -82,7 +82,7 @@ class PublicationPage:
         name: for people, at most 255 bytes of UTF-8. cell: which it follows; None is one of its own. It is
         given back with the last page that follows it, and if this fails without any other.
         Readers take a page whose generation is 0 for absent, so it may be seen before this returns.
-        Raises: ShmExhausted, RegistryFull; FileExistsError if the page exists; ValueError for a long name.
+        Raises: ShmExhausted, RegistryFull; AlreadyPublished if the page exists; ValueError for a long name.
         """
         cell = cell or Cell.take(page.token, writer)
         cell.follow()
@@ -90,6 +90,9 @@ class PublicationPage:
             failpoints.hit("publication.create")
             image = encode_header(page, shards, writer, schema, name=name, clock=cell.clock, cell=cell.number)
             made = segment.create(page.name, len(image) + 2 * SLOT_BYTES)
+        except FileExistsError as error:
+            cell.leave()
+            raise _taken(page) from error
         except BaseException:
             cell.leave()
             raise
@@ -160,11 +163,14 @@ class PublicationPage:
     def link(self, name: PageName) -> None:
         """Publish the same page under a further name.
 
-        Raises: FileExistsError; InvariantViolation if the page is closed.
+        Raises: AlreadyPublished; InvariantViolation if the page is closed.
         """
         if self._state.status is PageStatus.CLOSED:
             raise InvariantViolation("alias of a closed page", page=self.header.page.name, alias=name.name)
-        segment.link(self._names[0].name, name.name)
+        try:
+            segment.link(self._names[0].name, name.name)
+        except FileExistsError as error:
+            raise _taken(name) from error
         self._names.append(name)
 
     def withdraw(self, name: PageName) -> bool:
@@ -305,3 +311,11 @@ def _followed(slot: PageState, cell: int) -> PageState:
     if slot.status is PageStatus.CLOSED or not slot.upper.precedes(upper):
         return slot
     return slot.reaching(upper)
+
+
+def _taken(page: PageName) -> AlreadyPublished:
+    return AlreadyPublished(
+        "published already", id=collection_text(page.id), incarnation=page.incarnation, half=page.half,
+        shard=page.shard, instance=page.token,
+        hint="close the index that has this id, or take the next incarnation of it",
+    )  # fmt: skip

@@ -30,7 +30,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shm_arrangements.errors import FormatMismatch
+from shm_arrangements.directory import list_names, open_name
+from shm_arrangements.errors import FormatMismatch, RegistryFull
 from shm_arrangements.instance import take_lock
 from shm_arrangements.names import SHM_DIRECTORY, instance_prefix
 
@@ -163,7 +164,7 @@ class Reader:
     def _make(self) -> None:
         """Make the row; where there is no room, do without."""
         self._may_make = False
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, RegistryFull):
             list_readers(self.token)  # removes what readers before us left
             self._path, self._fd = _create(self.token)
             self._row = mmap.mmap(self._fd, _ROW_BYTES)
@@ -226,15 +227,14 @@ def pinned(token: str, mapping: Any, nbytes: int) -> None:
 def list_readers(token: str) -> tuple[ReaderInfo, ...]:
     """The readers of an instance that live, by pid; the files of those that have ended are removed.
 
-    Files of other users are left alone, and not listed.
+    Files of other users are left alone, and not listed. Raises: RegistryFull.
     """
     found = []
-    for name in sorted(os.listdir(SHM_DIRECTORY)):
-        if name.startswith(_prefix(token)):
-            with contextlib.suppress(OSError, FormatMismatch):
-                info = _look(f"{SHM_DIRECTORY}/{name}")
-                if info is not None:
-                    found.append(info)
+    for name in list_names(_prefix(token)):
+        with contextlib.suppress(OSError, FormatMismatch):
+            info = _look(name)
+            if info is not None:
+                found.append(info)
     return tuple(sorted(found, key=lambda info: info.pid))
 
 
@@ -242,13 +242,13 @@ def _prefix(token: str) -> str:
     return f"{instance_prefix(token)}r."
 
 
-def _look(path: str) -> ReaderInfo | None:
+def _look(name: str) -> ReaderInfo | None:
     """What a row says, or None once it is removed because its reader has ended."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    fd = open_name(name, os.O_RDWR)
     try:
         if take_lock(fd):
             if os.fstat(fd).st_nlink > 0:  # else another was faster, and the name may be a new reader's
-                os.unlink(path)
+                os.unlink(f"{SHM_DIRECTORY}/{name}")
             return None
         return _decode(os.pread(fd, _COUNTS_AT + _COUNTS.size, 0))
     finally:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from shm_arrangements.columns import Column, Ints
 from shm_arrangements.conversion import to_numpy, to_python
+from shm_arrangements.errors import AmbiguousName
 from shm_arrangements.rows import Words
 from shm_arrangements.types import ColumnSpec, ColumnType
 
@@ -72,20 +73,25 @@ class Result:
 
     @property
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Every column as `column` gives it."""
-        return {
-            spec.name: to_numpy(spec, column) for spec, column in zip(self.specs, self._columns, strict=True)
-        }
+        """Every column as `column` gives it. Raises: AmbiguousName if two have one name."""
+        return {spec.name: self.column(spec.name) for spec in self.specs}
 
-    def column(self, name: str) -> NDArray[Any]:
+    def column(self, name: str | int) -> NDArray[Any]:
         """One column as numpy, as conversion.py says by type; with NULLs masked, or None among objects.
 
-        Raises: KeyError.
+        name: or the position, from 0. Raises: KeyError; AmbiguousName (`positions`) if several have the name.
         """
-        for at, spec in enumerate(self.specs):
-            if spec.name == name:
-                return to_numpy(spec, self._columns[at])
-        raise KeyError(f"no column {name!r}; there are: {', '.join(spec.name for spec in self.specs)}")
+        at = [i for i, spec in enumerate(self.specs) if name in (i, spec.name)]
+        if not at:
+            raise KeyError(f"no column {name!r}; there are: {', '.join(spec.name for spec in self.specs)}")
+        if len(at) > 1:
+            raise AmbiguousName(
+                "several columns have this name",
+                name=name,
+                positions=at,
+                hint=f"take one by position: [{at[0]}]",
+            )
+        return to_numpy(self.specs[at[0]], self._columns[at[0]])
 
     __getitem__ = column
 
@@ -163,8 +169,8 @@ class Changes:
         self.errors = errors
         self._columns = columns
 
-    def column(self, name: str) -> NDArray[Any]:
-        """As `Result.column`. Raises: KeyError."""
+    def column(self, name: str | int) -> NDArray[Any]:
+        """As `Result.column`. Raises: KeyError, AmbiguousName."""
         return Result(self.specs, self._columns, self.diffs, None).column(name)
 
     __getitem__ = column

@@ -31,6 +31,7 @@ from multiprocessing import shared_memory
 from typing import Any, Final
 
 from shm_arrangements import failpoints
+from shm_arrangements.directory import opening_error, too_many
 from shm_arrangements.errors import FormatMismatch, InvariantViolation, RegistryFull, ShmExhausted
 from shm_arrangements.names import SHM_DIRECTORY
 
@@ -158,14 +159,12 @@ def _open(name: str, flags: int) -> int:
     try:
         fd: int = _posixshmem.shm_open("/" + name, flags, mode=0o600)
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise _too_many(limit, name) from error
-        raise
+        raise opening_error(error, name) from error
     if fd >= FULL_AT * limit:  # the lowest free number: about as many are open
         os.close(fd)
         if flags & os.O_CREAT:
             unlink(name)
-        raise _too_many(fd, name)
+        raise too_many(fd, name)
     return fd
 
 
@@ -188,11 +187,6 @@ def _require_room(nbytes: int) -> None:
     """Fail before taking anything where all of it cannot be had."""
     if free_bytes() < nbytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _too_many(used: int, name: str) -> RegistryFull:
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return RegistryFull("too many descriptors", used=used, limit=limit, name=name, hint="raise `ulimit -n`")
 
 
 class Segment:

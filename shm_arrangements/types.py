@@ -44,7 +44,7 @@ class ColumnType(enum.IntEnum):
 
 LIST_CODE: Final = 20
 RECORD_CODE: Final = 21
-MAX_SCALE: Final = (1 << 15) - 1
+MAX_SCALE: Final = 38  # as many digits as a numeric has
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,9 @@ class ColumnSpec:
             raise TypeError(
                 f"column {self.name!r}: a ColumnType, ListType or RecordType is wanted, not {self.type!r}"
             )
-        if not 0 <= self.scale <= MAX_SCALE:
+        if not isinstance(self.name, str):
+            raise TypeError(f"the name of a column is text, not {self.name!r}")
+        if not isinstance(self.scale, int) or not 0 <= self.scale <= MAX_SCALE:
             raise ValueError(f"column {self.name!r}: scale {self.scale} is not in 0 to {MAX_SCALE}")
 
 

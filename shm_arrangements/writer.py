@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, SupportsIndex
 
 from shm_arrangements import failpoints
 from shm_arrangements.arena import SegmentAllocator
@@ -34,7 +34,7 @@ from shm_arrangements.errors import InvariantViolation, RegistryFull, ShmExhaust
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.given import canonical_updates
 from shm_arrangements.names import PageName
-from shm_arrangements.page_layout import CAPACITY, BatchEntry, PageStatus
+from shm_arrangements.page_layout import CAPACITY, MOST_SHARDS, BatchEntry, PageStatus
 from shm_arrangements.publication import PublicationPage
 from shm_arrangements.reclaim import Reclaimer
 from shm_arrangements.schema import ArrangementSchema
@@ -156,9 +156,10 @@ class TraceWriter:
 
         allocator: of this instance and writer; id: u64; name: for people, at most 255 bytes of UTF-8.
         cell: the one that both halves of an index follow; None if this is none.
-        Raises: ShmExhausted, RegistryFull; FileExistsError if `(id, incarnation, half, shard)` is published;
-        ValueError for a long name.
+        Raises: ShmExhausted, RegistryFull; AlreadyPublished if `(id, incarnation, half, shard)` is;
+        ValueError or TypeError naming the argument that cannot be.
         """
+        require_arguments(id, incarnation, as_of, shard, shards, name)
         self.schema = schema
         self._allocator = allocator
         self._spine = Spine(schema, allocator)
@@ -418,6 +419,20 @@ class TraceWriter:
                 gone.pop(batch.locator, None)
             gone.pop(None, None)
             self._reclaimer.supersede(gone.items(), self._page.state.generation)
+
+
+def require_arguments(id: int, incarnation: int, as_of: int, shard: int, shards: int, name: str) -> None:
+    """Check what an arrangement is published by. Raises: ValueError or TypeError saying which cannot be."""
+    for what, value in (("id", id), ("incarnation", incarnation), ("as_of", as_of)):
+        if not isinstance(value, SupportsIndex):
+            hint = "; collection_id('u1') makes it of text" if what == "id" else ""
+            raise TypeError(f"{what} is a u64, not {value!r}{hint}")
+        if not 0 <= value < 1 << 64:
+            raise ValueError(f"{what} is not a u64: {value}")
+    if not 0 <= shard < shards <= MOST_SHARDS:
+        raise ValueError(f"no shard {shard} of {shards}: they count from 0, and are at most {MOST_SHARDS}")
+    if not isinstance(name, str):
+        raise TypeError(f"a name is text, not {name!r}")
 
 
 def _entry(batch: Batch) -> BatchEntry:

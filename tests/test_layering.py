@@ -60,6 +60,7 @@ LAYERS = {
     ],
     "shm_arrangements": [
         ["errors", "failpoints", "frontier", "lazy", "names", "text", "types"],
+        ["directory"],
         ["bells", "description", "registry", "segment", "kernels.cache"],
         ["arena", "instance", "kernels.jit"],
         ["reaper", "readers", "kernels.cells", "kernels.atomics"],

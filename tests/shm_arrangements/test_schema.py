@@ -54,7 +54,7 @@ def test_what_is_no_schema_is_refused_where_it_is_made() -> None:
         with pytest.raises(TypeError, match=told):
             make()
     for scale in (-1, 1 << 15):  # the greater did not fit the node of its column
-        with pytest.raises(ValueError, match=f"scale {scale} is not in 0 to 32767"):
+        with pytest.raises(ValueError, match=f"scale {scale} is not in 0 to 38"):
             ColumnSpec("a", ColumnType.NUMERIC, False, scale)
     assert ArrangementSchema((ColumnSpec("a", ColumnType.NUMERIC, False, 32767),), ()).nodes.shape == (1, 12)
 
