@@ -17,8 +17,8 @@ from clusterd.dataflow.operator import Columns
 from clusterd.operators.mfp import Stage, StageSpec
 from clusterd.render.expr import compile_expr
 from clusterd.render.relations import PendingFilter, Relation
-from clusterd.render.stages import merged, narrowed, references
-from controller_proto.expr import Expr
+from clusterd.render.stages import merged, narrowed
+from controller_proto.expr import Expr, references
 from controller_proto.temporal import asks_time
 
 __all__ = ["plan_filter"]

@@ -71,6 +71,7 @@ FUNCTIONS: Final = (
             'Month Mon Day Dy (also in capitals or small), FM before one for no padding, and `"text"` for '
             "itself.", 'to_char(timestamp "2013-07-01 08:05:09", "YYYY-MM-DD HH24:MI:SS, FMDay")',
             '"2013-07-01 08:05:09, Monday"'),
-    _moment("now_ts", "-> bigint", "The time of the dataflow: in predicates alone, beside bigints.",
+    _moment("now_ts", "-> bigint",
+            "The time at which a row is looked at: in predicates alone, compared with numbers.",
             "now_ts() > 5", "", nulls="never"),
 )  # fmt: skip
