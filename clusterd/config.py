@@ -36,6 +36,7 @@ class MuxConfig(msgspec.Struct, frozen=True):
     frames_per_turn: int = 64  # of one connection before the next has its turn: fairness between sessions
     client_pause_bytes: int = 4 << 20  # unread answers beyond which a connection's commands are not read
     client_limit_bytes: int = 256 << 20  # unread answers beyond which the connection is closed: `limit`
+    subscription_limit_bytes: int = 128 << 20  # unread answers beyond which a subscription ends: `limit`
     worker_backlog_bytes: int = (
         64 << 20
     )  # commands a worker has not taken beyond which more are refused: `limit`

@@ -66,9 +66,14 @@ class Dataflow:
 
 
 class Collection:
-    """One declared id. `floor` is the least time a new read may have; `reported` is write, input, output."""
+    """One declared id. `floor` is the least time a new read may have; `reported` is write, input, output.
 
-    __slots__ = ("as_of", "dataflow", "dropped", "export", "floor", "id", "incarnation", "key", "reported")
+    told_all: of a subscription, whether its last message went out.
+    """
+
+    __slots__ = (
+        "as_of", "dataflow", "dropped", "export", "floor", "id", "incarnation", "key", "reported", "told_all",
+    )  # fmt: skip
 
     def __init__(self, export: Export, incarnation: int, as_of: int, floor: int, dataflow: Dataflow) -> None:
         self.export = export
@@ -80,6 +85,7 @@ class Collection:
         self.dataflow = dataflow
         self.dropped = False
         self.reported: list[WireFrontier | None] = [None, None, None]
+        self.told_all = False
 
     @property
     def owner(self) -> int:
@@ -88,6 +94,8 @@ class Collection:
     @property
     def is_finished(self) -> bool:
         """Whether nothing is owed for it: dropped, and all that is reported of it was reported empty."""
+        if self.export.kind == "subscribe":
+            return self.dropped and self.told_all
         reports = self.export.kind in _REPORTING_KINDS
         return self.dropped and (not reports or all(frontier == () for frontier in self.reported))
 
@@ -259,6 +267,11 @@ class Catalog:
                 entry.reported[kind] = news[kind] = frontier
         self._evict_if_finished(entry)
         return news
+
+    def end_telling(self, entry: Collection) -> None:
+        """The last message of a subscription went out."""
+        entry.told_all = True
+        self._evict_if_finished(entry)
 
     def undeclare(self, seq: int) -> Dataflow | None:
         """The owner refused command `seq`: if it made a dataflow, its ids are as if they had never been."""

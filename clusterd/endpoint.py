@@ -44,7 +44,9 @@ from clusterd.multiplexer_events import (
     Reconciled,
     Rejected,
     Reply,
+    Stream,
     Tell,
+    Unread,
     WorkerSaid,
 )
 from clusterd.process import ComputeRuntimeRole, MuxSpec
@@ -118,6 +120,7 @@ class Endpoint:
         self._perform: dict[type, Callable[[Effect], None]] = {
             Forward: self._forward,  # type: ignore[dict-item]
             Pass: self._pass,  # type: ignore[dict-item]
+            Stream: self._stream,  # type: ignore[dict-item]
             Tell: self._tell,  # type: ignore[dict-item]
             Reply: self._reply,  # type: ignore[dict-item]
             Close: self._close_session,  # type: ignore[dict-item]
@@ -390,6 +393,19 @@ class Endpoint:
             error = PeekError("result-too-large", why, "ask for less, or raise max_frame_bytes on both ends")
             answer = memoryview(encode_message(PeekResponse(uuid, error)))
         self._queue_client(client, answer)
+
+    def _stream(self, effect: Stream) -> None:
+        client = self._clients.get(effect.session)
+        if client is None or client.closing:
+            return
+        unread = client.link.out_bytes
+        response = memoryview(effect.response)
+        if unread > self._config.subscription_limit_bytes or len(response) > self._config.max_frame_bytes:
+            event = Unread(effect.session, effect.id, effect.lower, max(unread, len(response)))
+            for following in self._mux.handle(event):
+                self._perform[type(following)](following)
+            return
+        self._queue_client(client, response)
 
     def _reply(self, effect: Reply) -> None:
         response: Response = effect.response

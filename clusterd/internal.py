@@ -17,8 +17,9 @@ from controller_proto.dataflow import Export, WireFrontier
 from controller_proto.ids import GlobalId
 
 __all__ = [
-    "Answer", "Applied", "AppliedBy", "Declare", "FromWorker", "FrontierReport", "Hook", "Look", "LookAck",
-    "Ready", "Refusal", "Run", "SessionEnd", "SessionStart", "Stop", "SyncDone", "ToWorker", "Undeclare",
+    "Answer", "Applied", "AppliedBy", "Cut", "Declare", "FromWorker", "FrontierReport", "Hook", "Look",
+    "LookAck", "Ready", "Refusal", "Run", "SessionEnd", "SessionStart", "Stop", "SyncDone", "Telling",
+    "ToWorker", "Undeclare",
 ]  # fmt: skip
 
 
@@ -85,6 +86,13 @@ class LookAck(msgspec.Struct, frozen=True, tag="look-ack"):
     incarnation: int
 
 
+class Cut(msgspec.Struct, frozen=True, tag="cut"):
+    """To the owner of a subscription: nobody takes what it tells any more. It computes no more."""
+
+    id: GlobalId
+    incarnation: int
+
+
 class Hook(msgspec.Struct, frozen=True, tag="hook"):
     """Test hook: arm failpoint `name` with `action` (off, error, exit, pause)."""
 
@@ -96,7 +104,9 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Leave: answer nothing more, release what is held, exit 0."""
 
 
-ToWorker = SessionStart | SessionEnd | Run | Declare | Undeclare | AppliedBy | Look | LookAck | Hook | Stop
+ToWorker = (
+    SessionStart | SessionEnd | Run | Declare | Undeclare | AppliedBy | Look | LookAck | Cut | Hook | Stop
+)  # fmt: skip
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -109,6 +119,20 @@ class Answer(msgspec.Struct, frozen=True, tag="answer"):
     session: int
     uuid: str
     response: msgspec.Raw
+
+
+class Telling(msgspec.Struct, frozen=True, tag="telling"):
+    """`response` is an encoded wire SubscribeResponse, passed on undecoded.
+
+    lower: of its batch: before it, everything was told. ends: nothing comes after it.
+    """
+
+    session: int
+    id: GlobalId
+    incarnation: int
+    response: msgspec.Raw
+    lower: WireFrontier
+    ends: bool
 
 
 class FrontierReport(msgspec.Struct, frozen=True, tag="frontier-report"):
@@ -147,4 +171,4 @@ class Applied(msgspec.Struct, frozen=True, tag="applied"):
     frontier: WireFrontier
 
 
-FromWorker = Ready | Answer | FrontierReport | Refusal | SyncDone | Look | Applied
+FromWorker = Ready | Answer | Telling | FrontierReport | Refusal | SyncDone | Look | Applied

@@ -39,7 +39,9 @@ from clusterd.multiplexer_events import (
     Reconciled,
     Rejected,
     Reply,
+    Stream,
     Tell,
+    Unread,
     WorkerSaid,
 )
 from clusterd.notices import NoticeBoard
@@ -63,7 +65,16 @@ from controller_proto.command import (
 )
 from controller_proto.dataflow import MAX_TIME, Export
 from controller_proto.errors import Refusal
-from controller_proto.response import Closing, Frontiers, PeekError, PeekResponse, Refused
+from controller_proto.ids import GlobalId
+from controller_proto.response import (
+    Closing,
+    DroppedAt,
+    Frontiers,
+    PeekError,
+    PeekResponse,
+    Refused,
+    SubscribeResponse,
+)
 from controller_proto.stage import Stage
 from controller_proto.validate import check_peek_size
 from shm_arrangements.errors import InvariantViolation
@@ -136,6 +147,7 @@ class Multiplexer:
         }
         self._reports: dict[type, Callable[[int, Any], Effects]] = {
             internal.Answer: self._on_answer,
+            internal.Telling: self._on_telling,
             internal.FrontierReport: self._on_frontier_report,
             internal.Look: self._on_look,
             internal.Applied: self._on_applied,
@@ -160,6 +172,8 @@ class Multiplexer:
             return [] if session is None else self._end(session)
         elif isinstance(event, Rejected):
             return [Reply(event.session, Refused(event.seq, event.code, event.message, event.hint))]
+        elif isinstance(event, Unread):
+            return self._on_unread(event)
         elif isinstance(event, Backlog):
             (self._full.add if event.full else self._full.discard)(event.worker)
         return []
@@ -444,6 +458,36 @@ class Multiplexer:
         del session.peeks[answer.uuid]
         self._lose(pending)
         return [Pass(answer.session, answer.response)]
+
+    def _on_telling(self, worker: int, telling: internal.Telling) -> Effects:
+        session, entry = self._subscription(telling.session, telling.id)
+        if session is None or entry is None or entry.incarnation != telling.incarnation:
+            return []
+        if entry.owner != worker or entry.told_all:
+            return []
+        if telling.ends:
+            session.own_catalog.end_telling(entry)
+            self._lose_imports(entry.dataflow)
+        return [Stream(session.number, telling.id, telling.response, telling.lower)]
+
+    def _on_unread(self, unread: Unread) -> Effects:
+        """The client does not take what a subscription tells it: end that one, and nothing else."""
+        session, entry = self._subscription(unread.session, unread.id)
+        if session is None or entry is None or entry.told_all:
+            return []
+        session.own_catalog.end_telling(entry)
+        self._lose_imports(entry.dataflow)
+        why = f"{unread.backlog_bytes} bytes were not read"
+        end = DroppedAt(unread.lower, "limit", why, "read what is told, or subscribe to less")
+        cut = internal.Cut(entry.id, entry.incarnation)
+        return [Reply(session.number, SubscribeResponse(entry.id, end)), Tell((entry.owner,), cut)]
+
+    def _subscription(self, number: int, id: GlobalId) -> tuple[Session | None, Collection | None]:
+        """The subscription `id` of an open session."""
+        session = self._sessions.get(number)
+        catalog = None if session is None else session.catalog
+        entry = None if catalog is None else catalog.get(id)
+        return session, entry if entry is not None and entry.export.kind == "subscribe" else None
 
     def _on_frontier_report(self, worker: int, report: internal.FrontierReport) -> Effects:
         entry = catalog = None

@@ -14,12 +14,13 @@ import msgspec
 
 from clusterd import internal
 from controller_proto.command import Command
+from controller_proto.dataflow import WireFrontier
 from controller_proto.ids import GlobalId
 from controller_proto.response import Closing, Response
 
 __all__ = [
     "Backlog", "Close", "Closed", "Effect", "Event", "Fenced", "Forward", "Hold", "Opened", "Pass",
-    "Received", "Reconciled", "Rejected", "Reply", "Tell", "WorkerSaid",
+    "Received", "Reconciled", "Rejected", "Reply", "Stream", "Tell", "Unread", "WorkerSaid",
 ]  # fmt: skip
 
 
@@ -71,7 +72,17 @@ class Backlog:
     full: bool
 
 
-Event = Opened | Received | Rejected | Closed | WorkerSaid | Backlog
+@dataclass(slots=True)
+class Unread:
+    """The client has too much unread: what the subscription tells was not passed on, from `lower` on."""
+
+    session: int
+    id: GlobalId
+    lower: WireFrontier
+    backlog_bytes: int
+
+
+Event = Opened | Received | Rejected | Closed | WorkerSaid | Backlog | Unread
 
 
 @dataclass(slots=True)
@@ -108,6 +119,19 @@ class Pass:
 
 
 @dataclass(slots=True)
+class Stream:
+    """Pass on what a subscription tells; if much is not read already, answer with Unread and do not.
+
+    lower: of the batch that it is of.
+    """
+
+    session: int
+    id: GlobalId
+    response: msgspec.Raw
+    lower: WireFrontier
+
+
+@dataclass(slots=True)
 class Close:
     """Say `closing`, then close the connection; the multiplexer has forgotten the session."""
 
@@ -139,4 +163,4 @@ class Reconciled:
     counts: dict[str, int]
 
 
-Effect = Forward | Tell | Reply | Pass | Close | Hold | Fenced | Reconciled
+Effect = Forward | Tell | Reply | Pass | Stream | Close | Hold | Fenced | Reconciled

@@ -42,9 +42,11 @@ class IndexImport(msgspec.Struct, frozen=True):
 
 
 class Export(msgspec.Struct, frozen=True):
-    """kind: `index` (key: columns of `on`); `materialized-view`, `subscribe`, `copy-to` are refused by name.
+    """kind: `index` (key: columns of `on`), `subscribe`; `materialized-view`, `copy-to` are refused by name.
 
-    `schema` is the schema of `on`; the owner checks it against the plan.
+    `schema` is the schema of `on`; the owner checks it against the plan. A subscription tells the session the
+    changes of `on`: from what is there at `as_of` on, or, without `snapshot`, what comes after; up to `up_to`
+    if it is given.
     """
 
     id: GlobalId
@@ -52,6 +54,8 @@ class Export(msgspec.Struct, frozen=True):
     on: GlobalId
     schema: Schema
     key: tuple[int, ...] = ()
+    snapshot: bool = True
+    up_to: U64 | None = None
 
 
 class DataflowHeader(msgspec.Struct, frozen=True):

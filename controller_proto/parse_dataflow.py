@@ -50,12 +50,16 @@ class SourceText(msgspec.Struct, frozen=True):
 
 
 class ExportText(msgspec.Struct, frozen=True):
-    """`export index=ID on=ID key=[...]`, or `export kind=KIND sink=ID on=ID`."""
+    """`export index=ID on=ID key=[...]`, or `export kind=KIND sink=ID on=ID`, with `up-to=` and
+    `snapshot=false` for a subscription.
+    """
 
     kind: str
     id: GlobalId
     on: GlobalId
     key: tuple[int, ...] = ()
+    snapshot: bool = True
+    up_to: int | None = None
 
 
 class DataflowText(msgspec.Struct, frozen=True):
@@ -128,7 +132,15 @@ def _export(words: Words) -> ExportText:
     kind = words.get("kind") or "index"
     id = parse_id(words.one(_ID_OF_KIND.get(kind, "sink")))
     on = parse_id(words.one("on"))
-    for name in ("shard", "schema", "up-to", "uri", "format"):
+    if kind == "subscribe":
+        up_to = words.get("up-to")
+        snapshot = words.get("snapshot") or "true"
+        if snapshot not in ("true", "false"):
+            raise LocalProtocolError("bad-message", f"snapshot={snapshot}: write true or false")
+        words.get("schema")
+        frontier = () if up_to is None else parse_frontier(up_to)
+        return ExportText(kind, id, on, (), snapshot == "true", frontier[0] if frontier else None)
+    for name in ("shard", "schema", "uri", "format"):
         if kind != "index":
             words.get(name)
     key = words.get("key")
@@ -172,7 +184,10 @@ def resolve(
         schema = _schema(build.plan, readable)
         if schema is not None:
             readable[build.id] = schema
-    exports = tuple(Export(e.id, e.kind, e.on, _export_schema(e, readable), e.key) for e in text.exports)
+    exports = tuple(
+        Export(e.id, e.kind, e.on, _export_schema(e, readable), e.key, e.snapshot, e.up_to)
+        for e in text.exports
+    )
     header = DataflowHeader(
         name, as_of, until, sources, tuple(IndexImport(id) for id in text.indexes), exports
     )
@@ -208,5 +223,7 @@ def print_dataflow(text: DataflowText) -> list[str]:
         name = _ID_OF_KIND[export.kind]
         kind = "" if export.kind == "index" else f" kind={export.kind}"
         key = f" key=[{', '.join(map(str, export.key))}]" if export.kind == "index" else ""
+        key += "" if export.snapshot else " snapshot=false"
+        key += "" if export.up_to is None else f" up-to={export.up_to}"
         lines.append(f"export{kind} {name}={export.id} on={export.on}{key}")
     return lines

@@ -1,6 +1,7 @@
 """Responses, replica to controller. One frozen Struct each; `t` is the tag on the wire.
 
-`Refused`, `Synced`, `Closing` are about the conversation, `Frontiers` and `PeekResponse` about collections.
+`Refused`, `Synced`, `Closing` are about the conversation; `Frontiers`, `PeekResponse` and `SubscribeResponse`
+about collections.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import msgspec
 
 from controller_proto.dataflow import WireFrontier
 from controller_proto.ids import GlobalId
-from controller_proto.schema import Scalar, freeze
+from controller_proto.schema import U64, Scalar, freeze
 
 __all__ = [
-    "Closing", "Frontiers", "PeekCanceled", "PeekError", "PeekResponse", "PeekResult", "PeekRows", "Refused",
-    "Response", "Synced",
+    "Closing", "DroppedAt", "Frontiers", "PeekCanceled", "PeekError", "PeekResponse", "PeekResult",
+    "PeekRows", "Refused", "Response", "SubscribeBatch", "SubscribeError", "SubscribeResponse",
+    "SubscribeUpdates", "Synced",
 ]  # fmt: skip
 
 
@@ -86,4 +88,56 @@ class PeekResponse(msgspec.Struct, frozen=True, tag="peek", tag_field="t"):
     served_by: str = ""
 
 
-Response = Refused | Synced | Closing | Frontiers | PeekResponse
+class SubscribeUpdates(msgspec.Struct, frozen=True, tag="updates", tag_field="k"):
+    """Columns as in PeekRows; the update of row i is at times[i], its diff diffs[i] (not 0).
+
+    Consolidated, sorted by time. `more`: the next message goes on with the same interval.
+    """
+
+    columns: tuple[tuple[Scalar, ...], ...]
+    times: tuple[U64, ...]
+    diffs: tuple[int, ...]
+    more: bool = False
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "columns", tuple(map(freeze, self.columns)))
+
+
+class SubscribeError(msgspec.Struct, frozen=True, tag="error", tag_field="k"):
+    """There is an error in the collection, all through the interval."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
+class SubscribeBatch(msgspec.Struct, frozen=True, tag="batch", tag_field="k"):
+    """All that changed in [lower, upper). Lower is the upper of the batch before, at first 0.
+
+    The empty upper is the end: inputs ended, or `up_to` was reached. The first updates after an error carry
+    the whole difference since the last ones, at the first time without it, so the sum of all updates is the
+    collection at `upper`.
+    """
+
+    lower: U64
+    upper: WireFrontier
+    contents: SubscribeUpdates | SubscribeError
+
+
+class DroppedAt(msgspec.Struct, frozen=True, tag="dropped-at", tag_field="k"):
+    """The end, before its time: nothing is told from `upper` on. code: `dropped`, `limit`."""
+
+    upper: WireFrontier
+    code: str
+    message: str
+    hint: str = ""
+
+
+class SubscribeResponse(msgspec.Struct, frozen=True, tag="subscribe", tag_field="t"):
+    """Of the subscription `id`. Batches tile time; after an empty upper, or DroppedAt, nothing comes."""
+
+    id: GlobalId
+    said: SubscribeBatch | DroppedAt
+
+
+Response = Refused | Synced | Closing | Frontiers | PeekResponse | SubscribeResponse

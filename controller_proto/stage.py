@@ -27,7 +27,15 @@ from controller_proto.command import (
     TestHook,
     UpdateConfiguration,
 )
-from controller_proto.response import Closing, Frontiers, PeekResponse, Refused, Response, Synced
+from controller_proto.response import (
+    Closing,
+    Frontiers,
+    PeekResponse,
+    Refused,
+    Response,
+    SubscribeResponse,
+    Synced,
+)
 
 __all__ = ["COMMANDS", "RESPONSES", "Stage", "StageMachine"]
 
@@ -78,8 +86,8 @@ _ALWAYS = frozenset({Refused, Closing})
 RESPONSES: dict[Stage, frozenset[type]] = {
     Stage.CONNECTED: _ALWAYS,
     Stage.CREATION: _ALWAYS,
-    Stage.INITIALISATION: _ALWAYS | {Synced, Frontiers, PeekResponse},
-    Stage.COMPUTATION: _ALWAYS | {Synced, Frontiers, PeekResponse},
+    Stage.INITIALISATION: _ALWAYS | {Synced, Frontiers, PeekResponse, SubscribeResponse},
+    Stage.COMPUTATION: _ALWAYS | {Synced, Frontiers, PeekResponse, SubscribeResponse},
     Stage.READER: _ALWAYS | {Synced, PeekResponse},
     Stage.CLOSED: frozenset(),
 }

@@ -27,7 +27,7 @@ from controller_proto.typing_rules import plan_schema, types_problem
 __all__ = ["check_peek_size", "validate", "validate_header", "validate_peek"]
 
 KINDS = frozenset({"index", "materialized-view", "subscribe", "copy-to"})
-RENDERED_KINDS = frozenset({"index"})
+RENDERED_KINDS = frozenset({"index", "subscribe"})
 
 
 def validate(
@@ -97,11 +97,22 @@ def _validate_exports(header: DataflowHeader) -> None:
         if export.kind not in RENDERED_KINDS:
             known = "is not rendered" if export.kind in KINDS else "is not known"
             raise _refuse(f"export {export.id}: kind {export.kind} {known}")
+        if export.kind == "subscribe":
+            _validate_subscription(header, export)
         for position in export.key:
             if not 0 <= position < export.schema.arity:
                 raise _refuse(f"export {export.id}: key column #{position} of {export.schema.arity} columns")
         if len(set(export.key)) != len(export.key):
             raise _refuse(f"export {export.id}: key repeats column #{_repeated(export.key)}")
+
+
+def _validate_subscription(header: DataflowHeader, export: Export) -> None:
+    if len(header.exports) > 1:
+        raise _refuse(f"export {export.id}: a subscription is the only export of its dataflow")
+    if export.key:
+        raise _refuse(f"export {export.id}: a subscription has no key")
+    if export.up_to is not None and export.up_to <= header.as_of:
+        raise _refuse(f"export {export.id}: up_to {export.up_to} is not beyond as_of {header.as_of}")
 
 
 def validate_peek(peek: Peek, index: Export) -> Schema:

@@ -11,12 +11,18 @@ It is a controller on top of the wire client: it numbers what it creates, import
 after each creation whether it was accepted, and remembers the frontiers it is told. A refusal is raised, as
 the `Refusal` that the replica gave. Data goes straight to the shards; the replica follows them by itself.
 
-Does not: run threads, reconnect, keep a history of commands. Two controllers fence each other; who only reads
-connects with `reader=True`.
+A client that lost its connection says all that stands again with `reconnect`, and what can go on does.
+
+Does not: run threads, reconnect by itself. Two controllers fence each other; who only reads connects with
+`reader=True`.
 """
 
 from clusterd.client.answer import Answer, PeekCanceled, PeekFailed, schema_of
 from clusterd.client.index import Index
 from clusterd.client.session import Client
+from clusterd.client.subscription import Batch, Subscription, SubscriptionEnded
 
-__all__ = ["Answer", "Client", "Index", "PeekCanceled", "PeekFailed", "schema_of"]
+__all__ = [
+    "Answer", "Batch", "Client", "Index", "PeekCanceled", "PeekFailed", "Subscription", "SubscriptionEnded",
+    "schema_of",
+]  # fmt: skip

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from errno import ENOENT
 from pathlib import Path
 from time import monotonic, time_ns
@@ -25,6 +25,7 @@ import msgspec
 
 from clusterd.client.answer import Answer, PeekCanceled, PeekFailed, schema_of
 from clusterd.client.index import DEADLINE_S, Index
+from clusterd.client.subscription import Subscription, SubscriptionEnded
 from clusterd.client.values import key_rows, wire_rows
 from clusterd.convert import updates_from_rows, wire_schema
 from clusterd.storage.store import Store
@@ -97,6 +98,7 @@ class Client:
         self._peeks: dict[str, _Asked] = {}  # sent and not awaited
         self._answers: dict[str, response.PeekResponse] = {}
         self._refused: dict[int, response.Refused] = {}
+        self._subscriptions: dict[GlobalId, Subscription] = {}
         self._next = {"u": 1, "t": 1}
 
     # -- the session ----------------------------------------------------------------------------------------
@@ -146,8 +148,13 @@ class Client:
         """Connect again after `Disconnected`, and say again all that stands: it goes on where it can.
 
         Indexes stay what they were, readable from what they were allowed to compact to; peeks that were not
-        answered are asked again. Raises as `connect`; Refusal(`fenced`) if another controller came since.
+        answered are asked again. Subscriptions have ended (`disconnected`): subscribe anew, from where they
+        had come to. Raises as `connect`; Refusal(`fenced`) if another controller came since.
         """
+        for subscription in list(self._subscriptions.values()):
+            subscription.end(SubscriptionEnded("disconnected", "the connection was lost", subscription.upper))
+            self._history.sent(command.AllowCompaction(0, subscription.id, ()))
+        self._subscriptions.clear()
         self._wire.close()
         self._wire = WireClient.connect(self._address, timeout_s=timeout_s)
         self._frontiers.clear()
@@ -205,9 +212,9 @@ class Client:
         """Readable when there is something to `pump`."""
         return self._wire.fileno()
 
-    def pump(self, timeout_s: float = 0.0) -> bool:
-        """Take in what has arrived; wait for something up to `timeout_s`. Returns whether there was
-        anything.
+    def pump(self, timeout_s: float | None = 0.0) -> bool:
+        """Take in what has arrived; wait for something up to `timeout_s` (None: as long as it takes).
+        Returns whether there was anything.
         """
         got = False
         while (said := self._wire.recv(0.0 if got else timeout_s)) is not None:
@@ -217,6 +224,9 @@ class Client:
                 self._note(said)
             elif isinstance(said, response.PeekResponse):
                 self._answers[said.uuid] = said
+            elif isinstance(said, response.SubscribeResponse):
+                if said.id in self._subscriptions:
+                    self._subscriptions[said.id].take(said)
             elif isinstance(said, response.Refused):
                 self._refused[said.seq] = said
         return got
@@ -345,6 +355,45 @@ class Client:
         finally:
             index.drop()
 
+    def subscribe(
+        self,
+        on: str | Plan | Index,
+        *,
+        as_of: int | None = None,
+        up_to: int | None = None,
+        snapshot: bool = True,
+        names: Sequence[str] | None = None,
+    ) -> Subscription:
+        """The changes of an index, a shard (by name) or a plan (or its text), from `as_of` on (default: the
+        newest time that all its inputs have sealed).
+
+        snapshot: first what is there at `as_of`; without it only what comes after. up_to: the first time
+        that is not told. Raises Refusal as `create_index`.
+        """
+        _require_list("names", names)
+        if isinstance(on, Index):
+            on = on.get
+        elif isinstance(on, str):
+            on = self.plan(on) if " " in on.strip() else self.source(on)
+        id = self._fresh("t")
+
+        def export(on_id: GlobalId, schema: Schema) -> Export:
+            return Export(id, "subscribe", on_id, schema, (), snapshot, _time(up_to))
+
+        header, body = self._dataflow(on, names, _time(as_of), None, export)
+        subscription = self._subscriptions[id] = Subscription(self, header.exports[0])
+        try:
+            self._create_dataflow(header, body, schedule=True)
+        except Refusal:
+            del self._subscriptions[id]
+            raise
+        return subscription
+
+    def forget(self, subscription: Subscription) -> None:
+        """End a subscription; `Subscription.close` calls this."""
+        if self._subscriptions.pop(subscription.id, None) is not None:
+            self._send(command.AllowCompaction(0, subscription.id, ()))
+
     def _create(
         self,
         plan: Plan,
@@ -356,6 +405,24 @@ class Client:
         until: int | None,
         schedule: bool,
     ) -> Index:
+        def export(on: GlobalId, schema: Schema) -> Export:
+            return Export(id, "index", on, schema, tuple(_position(schema, column) for column in key))
+
+        header, body = self._dataflow(plan, names, as_of, until, export)
+        self._create_dataflow(header, body, schedule=schedule)
+        index = Index(self, header.exports[0], header.as_of)
+        self._indexes[id] = index
+        return index
+
+    def _dataflow(
+        self,
+        plan: Plan,
+        names: Sequence[str] | None,
+        as_of: int | None,
+        until: int | None,
+        export: Callable[[GlobalId, Schema], Export],
+    ) -> tuple[DataflowHeader, DataflowBody]:
+        """A dataflow of one export, which `export` makes of the id of what it exports, and its schema."""
         used = _gets(plan)
         sources = [(name, source) for name, source in self._sources.items() if source in used]
         indexes = [self._indexes[each] for each in used if each in self._indexes]
@@ -369,12 +436,11 @@ class Client:
             # Also for a bare source: an import of an index on it stands for it, and a plan may want both.
             on = self._fresh("u")
             builds = (Build(on, plan),)
-        positions = tuple(_position(schema, column) for column in key)
-        export = Export(id, "index", on, schema, positions)
+        made = export(on, schema)
         if as_of is None:
             as_of = self._newest([name for name, _ in sources], indexes)
         header = DataflowHeader(
-            name=id,
+            name=made.id,
             as_of=as_of,
             until=until,
             source_imports=tuple(
@@ -382,15 +448,15 @@ class Client:
                 for name, source in sources
             ),
             index_imports=tuple(IndexImport(index.id) for index in indexes),
-            exports=(export,),
+            exports=(made,),
         )
-        sent = [self._send(command.CreateDataflow(0, header, encode_body(DataflowBody(builds))))]
+        return header, DataflowBody(builds)
+
+    def _create_dataflow(self, header: DataflowHeader, body: DataflowBody, *, schedule: bool) -> None:
+        sent = [self._send(command.CreateDataflow(0, header, encode_body(body)))]
         if schedule:
-            sent.append(self._send(command.Schedule(0, id)))
+            sent.append(self._send(command.Schedule(0, header.exports[0].id)))
         self._accepted(sent)
-        index = Index(self, export, as_of)
-        self._indexes[id] = index
-        return index
 
     def _newest(self, shards: Sequence[str], indexes: Sequence[Index]) -> int:
         """The newest time that all of these have sealed, as far as we know; else the first readable one."""

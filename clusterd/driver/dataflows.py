@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from clusterd.driver.reads import parse_u64
 from clusterd.driver.reasons import not_an_export
 from clusterd.driver.state import Directive, Run
+from clusterd.driver.streams import Stream
 from clusterd.render.explain import explain as print_physical
 from clusterd.render.plan import plan_dataflow
 from controller_proto import command as c
@@ -53,12 +54,15 @@ def _create(run: Run, words: Words, text: DataflowText) -> list[str]:
     before = {export.id: session.as_of.get(export.id) for export in header.exports}
     for export in header.exports:
         session.as_of.setdefault(export.id, header.as_of)
+        if export.kind == "subscribe":
+            session.streams.setdefault(export.id, Stream(export.id, header.as_of))
     try:
         output = run.command(words, c.CreateDataflow(0, header=header, body=encode_body(body)))
     except Refusal:
         for id, as_of in before.items():
             if as_of is None:
                 session.as_of.pop(id, None)
+                session.streams.pop(id, None)
         raise
     for export in header.exports:
         run.indexes[export.id] = export

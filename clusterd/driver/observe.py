@@ -13,7 +13,7 @@ from controller_proto.dataflow import WireFrontier
 from controller_proto.errors import LocalProtocolError
 from controller_proto.ids import parse_id
 from controller_proto.parse_dataflow import parse_frontier
-from controller_proto.response import Frontiers
+from controller_proto.response import Frontiers, SubscribeResponse
 from controller_proto.script import Words
 
 __all__ = ["DIRECTIVES"]
@@ -37,6 +37,16 @@ def await_frontier(run: Run, words: Words, body: Sequence[str]) -> list[str]:
             raise
         return ["timeout"]
     return OK
+
+
+def await_subscribe(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    """All that was told of times before up-to, `<time> <diff> <values..>` a line, consolidated, sorted."""
+    id, up_to = parse_id(words.one("id")), parse_frontier(words.one("up-to"))
+    stream, export = run.session.streams.get(id), run.indexes.get(id)
+    if stream is None or export is None:
+        raise LocalProtocolError("unknown-id", f"{id} is no subscription of this connection")
+    run.session.wait(lambda: stream.is_over or _reached(stream.upper, up_to), run.wait_s(words))
+    return stream.lines(up_to, export.schema.columns)
 
 
 def frontiers(run: Run, words: Words, body: Sequence[str]) -> list[str]:
@@ -111,6 +121,8 @@ def quiet(run: Run, words: Words, body: Sequence[str]) -> list[str]:
         if isinstance(response, Frontiers) and kind in (None, "frontiers"):
             said = (f"{k}={frontier_text(getattr(response, k))}" for k in FRONTIER_KINDS)
             output.append(f"frontiers {response.id} {' '.join(said)}")
+        if isinstance(response, SubscribeResponse) and kind in (None, "subscribe"):
+            output.append(f"subscribe {response.id}: {type(response.said).__name__}")
     if kind in (None, "peek"):
         for name, started in run.started.items():
             answer = session.answers.get(started.peek.uuid)
@@ -121,6 +133,7 @@ def quiet(run: Run, words: Words, body: Sequence[str]) -> list[str]:
 
 DIRECTIVES: dict[str, tuple[Directive, bool]] = {
     "await-frontier": (await_frontier, False),
+    "await-subscribe": (await_subscribe, False),
     "frontiers": (frontiers, False),
     "published": (published, False),
     "await-published": (await_published, False),

@@ -13,7 +13,7 @@ from controller_proto.script import split_words
 
 __all__ = ["not_an_export", "reasons"]
 
-_WAITS = ("await-frontier", "await-published", "peek", "count", "await-peek")
+_WAITS = ("await-frontier", "await-published", "await-subscribe", "peek", "count", "await-peek")
 
 
 def reasons(run: Run, line: str) -> list[str]:

@@ -3,7 +3,7 @@
 Whatever arrives is taken in at once, by whichever call waits; what breaks a promise is noted as a
 violation, which the driver puts into the output of the stanza it happened in. Checked: one answer a peek,
 to a peek that was sent, `canceled` only after a cancel, at the time asked for; frontiers at or beyond
-`as_of`, never lower, final when empty.
+`as_of`, never lower, final when empty; what streams.py says of subscriptions.
 
 Does not: know any directive, retry.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from clusterd.driver.streams import Stream
 from controller_proto.client import WireClient
 from controller_proto.command import CancelPeek, Command, InitializationComplete, Peek, Schedule, Sync
 from controller_proto.dataflow import WireFrontier
@@ -26,6 +27,7 @@ from controller_proto.response import (
     PeekRows,
     Refused,
     Response,
+    SubscribeResponse,
     Synced,
 )
 
@@ -43,6 +45,7 @@ class Session:
         self.frontiers: dict[GlobalId, dict[str, WireFrontier]] = {}
         self.as_of: dict[GlobalId, int] = {}
         self.answers: dict[str, PeekResponse] = {}
+        self.streams: dict[GlobalId, Stream] = {}
         self.arrived: list[Response] = []
         self.violations: list[str] = []
         self.served_by = ""  # the only role that may answer with rows, "" for any
@@ -129,6 +132,11 @@ class Session:
                 self._take_frontiers(response)
             case PeekResponse():
                 self._take_answer(response)
+            case SubscribeResponse(id):
+                if id in self.streams:
+                    self.violations += self.streams[id].take(response)
+                else:
+                    self.violations.append(f"{id} tells something and is no subscription")
             case Refused(seq):
                 self._refused[seq] = response
             case Synced(seq):

@@ -23,6 +23,7 @@ from clusterd.operators.aggregates import AggregateCall
 from clusterd.operators.constant import ConstantSource
 from clusterd.operators.distinct import DistinctOperator
 from clusterd.operators.export_index import ExportIndex
+from clusterd.operators.export_subscribe import ExportSubscribe
 from clusterd.operators.flat_map import FlatMapOperator
 from clusterd.operators.iterative_join import IterativeJoin
 from clusterd.operators.join import Closure, JoinOperator
@@ -101,11 +102,16 @@ def build_graph(
     *,
     clock: Clock,
     exchange: ExchangeFactory = identity_exchange,
+    subscribed: Callable[[Export, ExportSubscribe], None] | None = None,
 ) -> Graph:
-    """Raises: what the environment raises; nothing else for a plan that `lower` made."""
+    """Raises: what the environment raises; nothing else for a plan that `lower` made.
+
+    subscribed: called with each subscription that is made; what it has to tell is to be taken after each
+    round.
+    """
     graph = Graph(clock=clock, exchange=exchange)
     try:
-        _Building(plan, environment, graph).run()
+        _Building(plan, environment, graph, subscribed).run()
     except BaseException:
         graph.close()
         raise
@@ -113,10 +119,17 @@ def build_graph(
 
 
 class _Building:
-    def __init__(self, plan: PhysicalPlan, environment: Environment, graph: Graph) -> None:
+    def __init__(
+        self,
+        plan: PhysicalPlan,
+        environment: Environment,
+        graph: Graph,
+        subscribed: Callable[[Export, ExportSubscribe], None] | None = None,
+    ) -> None:
         self._plan = plan
         self._environment = environment
         self._graph = graph
+        self._subscribed = subscribed
         self._numbers: list[int] = []  # of the graph's nodes, by the plan's
         self._sources = {imported.id: imported for imported in plan.header.source_imports}
         self._indexes: dict[GlobalId, tuple[int, ArrangedInput]] = {}
@@ -208,6 +221,12 @@ class _Building:
                 return scope, "recursion", {}
             case LeaveNode(input, binding, id):
                 return ScopeOutput(self._scopes[input], binding), f"leave {id}", {}
+            case ExportNode(input, export) if export.kind == "subscribe":
+                subscription = ExportSubscribe(self._columns(input), snapshot=export.snapshot)
+                if self._subscribed is None:
+                    raise InvariantViolation("a subscription that nobody takes", id=export.id)
+                self._subscribed(export, subscription)
+                return subscription, f"subscribe {export.id}", {}
             case ExportNode(input, export):
                 index = self._environment.export(export)
                 return ExportIndex(self._columns(input), index), f"export {export.id}", {0: export.key}

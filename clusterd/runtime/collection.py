@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from clusterd.dataflow.sequence import plan_upper
 from clusterd.runtime.peeks import Key
 from controller_proto.dataflow import DataflowHeader, Export, is_one_shot
@@ -87,6 +89,10 @@ class Collection:
         return self.dataflow is not None
 
     @property
+    def is_subscription(self) -> bool:
+        return self.export is not None and self.export.kind == "subscribe"
+
+    @property
     def is_placeholder(self) -> bool:
         return self.export is None
 
@@ -116,12 +122,13 @@ class Dataflow:
     built: rendered, with its graph and indexes; computing: the graph has not been closed since.
     ended: given up before it read anything.
     waiting: exports neither scheduled nor dropped; it computes when none is left (A5).
+    header: with an `until` that is no later than what a subscription asked for (`up_to`).
     live: exports not closed yet. running: the upper of the round in flight.
     """
 
     __slots__ = (
-        "built", "computing", "ended", "exports", "header", "imports", "live", "number", "one_shot", "plan",
-        "running", "session", "shards", "standing", "upper", "waiting",
+        "built", "computing", "ended", "exports", "header", "imports", "is_subscription", "live", "number",
+        "one_shot", "plan", "running", "session", "shards", "standing", "upper", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -133,6 +140,10 @@ class Dataflow:
         exports: tuple[Key, ...],
         imports: tuple[Key, ...],
     ) -> None:
+        up_tos = [export.up_to for export in header.exports if export.up_to is not None]
+        if up_tos:
+            until = min(up_tos if header.until is None else [header.until, *up_tos])
+            header = msgspec.structs.replace(header, until=until)
         self.number = number
         self.session = session
         self.header = header
@@ -143,6 +154,7 @@ class Dataflow:
         self.live = set(exports)
         self.waiting = set(exports)
         self.one_shot = is_one_shot(header)
+        self.is_subscription = header.exports[0].kind == "subscribe"
         self.standing = False
         self.built = False
         self.computing = False

@@ -105,7 +105,9 @@ class RuntimeCore:
             internal.SessionEnd: self._on_session_end,
             internal.Hook: lambda hook: self.state.emit(fx.ArmFailpoint(hook.name, hook.action)),
             internal.Stop: lambda _: self.state.emit(fx.Leave()),
+            internal.Cut: self.flows.cut,
             fx.RoundDone: self.flows.round_done,
+            fx.Tell: self.flows.told,
             fx.ShardMoved: self.flows.shard_moved,
             fx.Evaluated: self.reads.evaluated,
             fx.Failed: self.flows.failed,
@@ -309,7 +311,8 @@ class RuntimeCore:
                 export,
                 header.as_of,
                 dataflow=number,
-                appliers=self.policy.appliers,
+                # Compaction of what has no arrangement is not broadcast: nobody else holds it.
+                appliers=self.policy.appliers if export.kind == "index" else 0,
             )
         return True
 

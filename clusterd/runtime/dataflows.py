@@ -9,20 +9,23 @@ Does not: decide when a round begins (the core does), read a clock of its own, r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from clusterd.dataflow.graph import Progress
 from clusterd.dataflow.operator import Round, Source
 from clusterd.dataflow.scheduler import Scheduler
+from clusterd.operators.export_subscribe import ExportSubscribe
 from clusterd.operators.import_index import ImportIndex
+from clusterd.operators.import_published import ImportPublished
 from clusterd.operators.import_snapshot import ImportSnapshot
 from clusterd.operators.import_source import ImportSource
 from clusterd.render.build import ImportedIndex, build_graph
-from clusterd.runtime.effects import Build, Failed, RoundDone, ShardMoved, StartRound
+from clusterd.runtime.effects import Build, Failed, RoundDone, ShardMoved, StartRound, Tell
 from clusterd.runtime.owned import OwnedIndexes
 from clusterd.runtime.peeks import Key
 from clusterd.runtime.published import PublishedIndexes
+from clusterd.runtime.subscriptions import encode_told
 from clusterd.storage.store import Store
 from clusterd.storage.tail import ShardTail
 from controller_proto.dataflow import Export, IndexImport, SourceImport
@@ -65,6 +68,7 @@ class FrozenTrace:
 class _Running:
     build: Build
     sources: list[tuple[str, ImportSource]] = field(default_factory=list)
+    subscriptions: list[tuple[Key, ExportSubscribe]] = field(default_factory=list)
     is_running: bool = False
 
 
@@ -94,12 +98,12 @@ class Dataflows:
         """Render it. Raises: ShmExhausted, RegistryFull; nothing of it is left then."""
         environment = _Environment(self, build)
         try:
-            graph = build_graph(build.plan, environment, clock=self._clock)
+            graph = build_graph(build.plan, environment, clock=self._clock, subscribed=environment.subscribed)
         except BaseException:
             for key in build.exports:
                 self._owned.close(key)
             raise
-        self._running[build.number] = _Running(build, environment.sources)
+        self._running[build.number] = _Running(build, environment.sources, environment.subscriptions)
         self._scheduler.add(build.number, graph)
 
     def start(self, start: StartRound) -> None:
@@ -125,10 +129,12 @@ class Dataflows:
     def has_work(self) -> bool:
         return self._scheduler.has_work
 
-    def step(self, budget_s: float) -> list[RoundDone | Failed]:
-        """Run a chunk or some; the rounds that are over, and the queries that found no room."""
+    def step(self, budget_s: float) -> list[Tell | RoundDone | Failed]:
+        """Run a chunk or some; the rounds that are over, after what subscriptions tell of them, and the
+        queries that found no room.
+        """
         step = self._scheduler.step(budget_s, self._clock)
-        done: list[RoundDone | Failed] = []
+        done: list[Tell | RoundDone | Failed] = []
         for failed in step.failed:
             assert isinstance(failed.dataflow, int)
             self._running[failed.dataflow].is_running = False
@@ -139,6 +145,8 @@ class Dataflows:
             running.is_running = False
             for key in running.build.exports:
                 self._owned.moved(key)
+            for key, subscription in running.subscriptions:
+                done += _tell(key, subscription)
             done.append(RoundDone(completed.dataflow, completed.upper))
         return done
 
@@ -207,8 +215,10 @@ class _Environment:
         self._exports = dict(build.exports)
         self._imports: dict[str, Key] = {key[0]: key for key in build.imports}
         self.sources: list[tuple[str, ImportSource]] = []
+        self.subscriptions: list[tuple[Key, ExportSubscribe]] = []
         self._snapshots: dict[str, tuple[TraceReader, TraceReader]] = {}
-        if dataflows._published is not None:
+        self._follows = build.header.exports[0].kind == "subscribe"
+        if dataflows._published is not None and not self._follows:
             self._snapshots = {key[0]: self._snapshot(key) for key in build.imports}
 
     def _snapshot(self, key: Key) -> tuple[TraceReader, TraceReader]:
@@ -229,6 +239,9 @@ class _Environment:
 
     def index(self, imported: IndexImport) -> ImportedIndex:
         if self._dataflows._published is not None:
+            if self._follows:
+                key = self._imports[imported.id]
+                return ImportPublished(lambda: self._snapshot(key))
             return ImportSnapshot(*self._snapshots[imported.id])
         return ImportIndex(self._owned[self._imports[imported.id]], self._build.header.as_of)
 
@@ -241,3 +254,17 @@ class _Environment:
         gone = self._owned.create((export.id, 0), export, as_of)
         self._owned.close((export.id, 0))
         return gone
+
+    def subscribed(self, export: Export, subscription: ExportSubscribe) -> None:
+        incarnation = self._exports.get(export.id)
+        if incarnation is not None:
+            self.subscriptions.append(((export.id, incarnation), subscription))
+
+
+def _tell(key: Key, subscription: ExportSubscribe) -> Iterator[Tell]:
+    """What a round had to tell, encoded."""
+    for told in subscription.take():
+        *parts, last = encode_told(key[0], subscription.schema, told)
+        for part in parts:
+            yield Tell(key, part, Frontier.at(told.lower), False)
+        yield Tell(key, last, Frontier.at(told.lower), told.upper.is_empty)

@@ -21,7 +21,7 @@ from shm_arrangements.frontier import Frontier
 __all__ = [
     "Abandon", "ArmFailpoint", "Build", "CloseGraph", "CloseIndex", "Configure", "Effect", "Evaluate",
     "Evaluated", "Event", "Failed", "Flush", "Forget", "Leave", "PageSeen", "ReadPage", "RoundDone", "Send",
-    "SetCompaction", "ShardMoved", "StartRound", "UnwatchShard", "WatchShard",
+    "SetCompaction", "ShardMoved", "StartRound", "Tell", "UnwatchShard", "WatchShard",
 ]  # fmt: skip
 
 
@@ -39,6 +39,18 @@ class RoundDone(msgspec.Struct, frozen=True):
 
     number: int
     upper: Frontier
+
+
+class Tell(msgspec.Struct, frozen=True):
+    """`response`: an encoded SubscribeResponse of the subscription `key`, before the RoundDone it came of.
+
+    lower, ends: as of `internal.Telling`.
+    """
+
+    key: Key
+    response: bytes
+    lower: Frontier
+    ends: bool
 
 
 class ShardMoved(msgspec.Struct, frozen=True):
@@ -69,7 +81,7 @@ class Flush(msgspec.Struct, frozen=True):
     """The pipe to the multiplexer has room: what was held back to coalesce can go."""
 
 
-Event = ToWorker | PageSeen | RoundDone | ShardMoved | Evaluated | Failed | Flush
+Event = ToWorker | PageSeen | RoundDone | Tell | ShardMoved | Evaluated | Failed | Flush
 
 
 class Send(msgspec.Struct, frozen=True):

@@ -9,6 +9,8 @@ Does not: judge commands (core.py), answer peeks (reads.py does, when a collecti
 
 from __future__ import annotations
 
+import msgspec
+
 from clusterd import internal
 from clusterd.runtime import effects as fx
 from clusterd.runtime.collection import Collection, Dataflow, meet_all
@@ -17,6 +19,7 @@ from clusterd.runtime.peeks import Key
 from clusterd.runtime.reads import Reads
 from clusterd.runtime.state import RuntimeState, dropped, unknown
 from controller_proto.errors import Refusal
+from controller_proto.response import DroppedAt, SubscribeResponse
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 
@@ -50,7 +53,7 @@ class Flows:
                 imported is None
                 or imported.ended is not None
                 or imported.gone == "unknown-id"
-                or (dataflow.one_shot and imported.applied.is_empty)
+                or ((dataflow.one_shot or dataflow.is_subscription) and imported.applied.is_empty)
             ):
                 self._give_up(dataflow)  # L16: what it waits for is gone
                 return
@@ -80,6 +83,8 @@ class Flows:
         self._state.emit(fx.Build(dataflow.number, dataflow.header, dataflow.plan, exports, dataflow.imports))
         for key in exports:
             collection = self._collections[key]
+            if collection.is_subscription:
+                continue
             if not collection.hold.is_empty and collection.hold.time > collection.as_of:
                 self._state.emit(fx.SetCompaction(key, collection.hold))
             self._state.policy.moved(self._state, collection)
@@ -115,7 +120,7 @@ class Flows:
         self._reads.turn_away(collection.key, why)
         for number in sorted(collection.needs):
             reader = self._dataflows[number]
-            if reader.one_shot and reader.is_deferred:
+            if reader.is_subscription or (reader.one_shot and reader.is_deferred):
                 self._give_up(reader)
         if collection.dataflow is not None:
             dataflow = self.dataflow_of(collection)
@@ -130,7 +135,8 @@ class Flows:
         self._reads.turn_away(collection.key, unknown(collection.id))
 
     def _give_up(self, dataflow: Dataflow, why: Refusal | None = None) -> None:
-        """End a query that can never run: answer its peeks, report its frontiers empty, hold nothing."""
+        """End what can go on no more: answer its peeks, report its frontiers empty, hold nothing."""
+        told = dataflow.upper
         dataflow.ended = True
         self._stop(dataflow)
         for key in dataflow.exports:
@@ -141,11 +147,33 @@ class Flows:
                 "dropped", f"{key[0]} was given up: an import of it was dropped"
             )
             self._reads.turn_away(key, collection.ended)
+            if collection.is_subscription and not told.is_empty:
+                self._tell_end(collection, told, collection.ended)
             if dataflow.built:
                 self._state.emit(fx.CloseIndex(key))
             self._report(key, self._hydration.close(key))
             for number in sorted(collection.needs):  # only queries import a query's result
                 self._give_up(self._dataflows[number])
+
+    def cut(self, cut: internal.Cut) -> None:
+        """Nobody takes what the subscription tells: end it. The multiplexer has said so."""
+        collection = self._collections.get((cut.id, cut.incarnation))
+        if collection is not None and collection.ended is None:
+            self._give_up(self.dataflow_of(collection), Refusal("limit", "what it told was not read"))
+
+    def told(self, event: fx.Tell) -> None:
+        """Pass on what a subscription tells, to the session that it is of (P13)."""
+        collection = self._collections.get(event.key)
+        if collection is not None and collection.session == self._state.session:
+            lower, ends, raw = event.lower.to_wire(), event.ends, msgspec.Raw(event.response)
+            telling = internal.Telling(self._state.session, *event.key, raw, lower, ends)
+            self._state.emit(fx.Send(telling))
+
+    def _tell_end(self, collection: Collection, upper: Frontier, why: Refusal) -> None:
+        """The one message that says that nothing follows, unless the last batch said so."""
+        end = DroppedAt(upper.to_wire(), why.code, why.message, why.hint)
+        raw = msgspec.msgpack.encode(SubscribeResponse(collection.id, end))
+        self.told(fx.Tell(collection.key, raw, upper, True))
 
     def failed(self, event: fx.Failed) -> None:
         dataflow = self._dataflows.get(event.number)
@@ -175,6 +203,8 @@ class Flows:
         if collection.is_owned:
             if collection.hold.is_empty:
                 self._close(collection)
+            elif collection.is_subscription:
+                return
             elif collection.ended is None and self.dataflow_of(collection).built:
                 self._state.emit(fx.SetCompaction(key, collection.hold))
             return
@@ -193,6 +223,8 @@ class Flows:
             del self._dataflows[dataflow.number]
         if dataflow.built and collection.ended is None:
             self._state.emit(fx.CloseIndex(key))
+        if collection.is_subscription and collection.ended is None and not dataflow.upper.is_empty:
+            self._tell_end(collection, dataflow.upper, dropped(collection.id))
         self._report(key, self._hydration.close(key))
         self._hydration.forget(key)
         del self._collections[key]
@@ -230,7 +262,8 @@ class Flows:
         dataflow.running = target
         if not dataflow.built:
             self._build(dataflow)
-            for key in dataflow.imports:  # R7: its snapshots are taken; it counts no more
+            for key in dataflow.imports if dataflow.one_shot else ():
+                # R7: its snapshots are taken; it counts no more.
                 self._collections[key].needs.pop(dataflow.number, None)
                 self._state.touch(key)
         self._state.emit(fx.StartRound(dataflow.number, lower, target))
@@ -266,7 +299,8 @@ class Flows:
             if key in dataflow.live:
                 collection = self._collections[key]
                 self._report(key, self._hydration.advance(key, done.upper))
-                self._state.policy.moved(self._state, collection)
+                if not collection.is_subscription:
+                    self._state.policy.moved(self._state, collection)
                 self.sealed(collection, done.upper)
         self.advance(dataflow)
 
@@ -278,7 +312,8 @@ class Flows:
             self.advance(self._dataflows[number])
 
     def _report(self, key: Key, news: dict[str, Frontier]) -> None:
-        if news and self._collections[key].session == self._state.session:  # P13
+        collection = self._collections[key]
+        if news and not collection.is_subscription and collection.session == self._state.session:  # P13
             self._reports.setdefault(key, {}).update(news)
 
     @property

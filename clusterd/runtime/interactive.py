@@ -56,7 +56,8 @@ class Interactive:
             raise InvariantViolation("not a message for this runtime", got=type(message).__name__)
 
     def admit(self, header: DataflowHeader) -> None:
-        if not is_one_shot(header):
+        subscription = not header.source_imports and all(e.kind == "subscribe" for e in header.exports)
+        if not is_one_shot(header) and not subscription:
             raise Refusal("invalid-plan", f"dataflow {header.name!r} is no query; maintenance owns such")
 
     def unknown(self, state: RuntimeState, key: Key, session: int) -> Collection | None:

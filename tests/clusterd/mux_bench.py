@@ -25,6 +25,7 @@ from clusterd.multiplexer_events import (
     Received,
     Reconciled,
     Reply,
+    Stream,
     Tell,
     WorkerSaid,
 )
@@ -213,7 +214,7 @@ class MuxBench:
         elif isinstance(effect, Hold):
             (self.held.add if effect.held else self.held.discard)(effect.worker)
         else:
-            assert isinstance(effect, Fenced | Reconciled)
+            assert isinstance(effect, Fenced | Reconciled | Stream)
 
     # -- looking
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from clusterd import internal
-from clusterd.multiplexer_events import Backlog, Forward
+from clusterd.multiplexer_events import Backlog, Forward, Unread, WorkerSaid
 from controller_proto.command import (
     AllowCompaction,
     CancelPeek,
@@ -26,7 +27,16 @@ from controller_proto.command import (
 )
 from controller_proto.dataflow import MAX_TIME
 from controller_proto.expr import Call, Case, ColumnRef
-from controller_proto.response import Closing, Frontiers, PeekError, PeekResponse, PeekRows, Refused, Synced
+from controller_proto.response import (
+    Closing,
+    Frontiers,
+    PeekError,
+    PeekResponse,
+    PeekRows,
+    Refused,
+    SubscribeResponse,
+    Synced,
+)
 from tests.clusterd.mux_bench import MAINTENANCE, MuxBench, fixed
 
 MODES = pytest.mark.parametrize("interactive", [0, 1, 3], ids=["solo", "two-runtime", "three-interactive"])
@@ -891,3 +901,40 @@ def test_closing_carries_no_answer_to_the_fenced() -> None:
     bench.answer(1, first, "a")  # the bench asserts that nothing is said after the close
     assert isinstance(bench.closed[first], Closing)
     assert not [r for r in bench.heard(first, PeekResponse) if not isinstance(r.result, PeekError)]
+
+
+@pytest.mark.parametrize("interactive", [0, 1])
+def test_bug61_a_subscription_that_is_not_read_ends_by_itself_and_says_so_once(interactive: int) -> None:
+    bench = MuxBench(interactive)
+    session = bench.controller()
+    bench.create(session, "u1", shards=("s",))
+    bench.create(session, "t1", over=("u1",), kind="subscribe")
+    bench.create(session, "t2", over=("u1",), kind="subscribe")
+    owner = 1 if interactive else MAINTENANCE
+
+    def tell(id: str, lower: int, *, ends: bool = False) -> list[Any]:
+        raw = msgspec.Raw(msgspec.msgpack.encode(id))
+        telling = internal.Telling(session, id, bench.incarnation(id), raw, (lower,), ends)
+        return bench.handle(WorkerSaid(owner, telling))
+
+    (stream,) = tell("t1", 5)
+    assert (stream.session, stream.id, stream.lower) == (session, "t1", (5,))
+    bench.handle(Unread(session, "t1", (5,), 1 << 30))
+    (end,) = [each.said for each in bench.heard(session, SubscribeResponse)]
+    assert (end.upper, end.code) == ((5,), "limit")
+    assert str(1 << 30) in end.message
+    assert [m for m in bench.to_worker[owner] if isinstance(m, internal.Cut)] == [
+        internal.Cut("t1", bench.incarnation("t1"))
+    ]
+    assert tell("t1", 6) == []
+    assert tell("t1", 6, ends=True) == [], "said once"
+    assert bench.handle(Unread(session, "t1", (6,), 1 << 30)) == []
+    assert len(tell("t2", 6)) == 1, "the other one goes on"
+    bench.drop(session, "t1")
+    bench.drop(session, "t2")
+    assert len(tell("t2", 7, ends=True)) == 1
+    assert bench.mux.statistics().declared == 1
+    bench.drop(session, "u1")
+    bench.terminal(MAINTENANCE, session, "u1", bench.incarnation("u1"))
+    assert bench.mux.statistics().declared == 0
+    bench.mux.validate_state()

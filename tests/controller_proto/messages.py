@@ -112,10 +112,25 @@ results = st.one_of(
     st.builds(r.PeekError, text, text, text),
     st.just(r.PeekCanceled()),
 )
+tellings = st.one_of(
+    st.builds(
+        r.SubscribeBatch,
+        u64,
+        frontiers,
+        st.one_of(
+            st.builds(
+                r.SubscribeUpdates, _tuples(_tuples(scalars)), _tuples(u64), _tuples(i64), st.booleans()
+            ),
+            st.builds(r.SubscribeError, text, text, text),
+        ),
+    ),
+    st.builds(r.DroppedAt, frontiers, text, text, text),
+)
 responses: st.SearchStrategy[r.Response] = st.one_of(
     st.builds(r.Refused, u64, text, text, text),
     st.builds(r.Synced, u64),
     st.builds(r.Closing, text, text, text),
     st.builds(r.Frontiers, ids, *[st.none() | frontiers] * 3),
     st.builds(r.PeekResponse, text, results, st.none() | u64, text),
+    st.builds(r.SubscribeResponse, ids, tellings),
 )

@@ -69,7 +69,22 @@ def test_an_index_that_is_itself_what_another_arranges_may_stand_beside_it() -> 
         (_header(index_imports=(IndexImport("u1"),)), "invalid-plan", "import u1: u1000"),
         (_header(exports=()), "invalid-plan", "nothing is exported"),
         (_header(exports=HEADER.exports * 2), "invalid-plan", "export u3001 is named twice"),
-        (_export(kind="subscribe"), "invalid-plan", "export u3001: kind subscribe is not rendered"),
+        (_export(kind="subscribe"), "invalid-plan", "export u3001: a subscription has no key"),
+        (
+            _export(kind="subscribe", key=(), up_to=0),
+            "invalid-plan",
+            "export u3001: up_to 0 is not beyond as_of",
+        ),
+        (
+            _header(
+                exports=(
+                    msgspec.structs.replace(HEADER.exports[0], kind="subscribe", key=()),
+                    msgspec.structs.replace(HEADER.exports[0], id="u3002"),
+                )
+            ),
+            "invalid-plan",
+            "export u3001: a subscription is the only export of its dataflow",
+        ),
         (_export(kind="view"), "invalid-plan", "kind view is not known"),
         (_export(key=(5,)), "invalid-plan", "key column #5 of 1 columns"),
         (_export(key=(0, 0)), "invalid-plan", "key repeats column #0"),

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from clusterd import exit_codes
-from clusterd.client import Client, PeekCanceled, PeekFailed
+from clusterd.client import Client, PeekCanceled, PeekFailed, SubscriptionEnded
 from clusterd.launcher import LaunchError, Replica, launch
 from clusterd.storage.store import Store
 from controller_proto.errors import Disconnected, Refusal
@@ -159,6 +159,53 @@ def test_a_client_that_lost_its_connection_comes_back_to_what_stands(
             client.peek(fruit, at=t)
         with pytest.raises(Refusal, match="epoch"):
             client.reconnect()
+
+
+def test_changes_are_told_as_they_come(replica: Replica, client: Client) -> None:
+    client.create_shard("fruit", FRUIT)
+    fruit = client.create_index("fruit", key=["name"], as_of=0)
+    t = client.write("fruit", [("apple", 3), ("pear", None)])
+    totals = client.subscribe(
+        f"Reduce group_by=[#0] aggregates=[sum(#1)]\n  Get {fruit.id}", names=["name", "kilos"], as_of=t
+    )
+    whole = client.subscribe(fruit, as_of=t, up_to=t + 2)
+    after = client.subscribe("fruit", as_of=t, snapshot=False)
+    first = totals.next()
+    assert first is not None
+    assert (first.lower, first.upper, first.error) == (0, t + 1, "")
+    assert sorted(first.changes.rows(), key=str) == [(("apple", 3), t, 1), (("pear", None), t, 1)]
+    again = client.write("fruit", [("apple", 4)])
+    second = totals.next()
+    assert second is not None
+    assert sorted(second.changes.rows(), key=str) == [(("apple", 3), again, -1), (("apple", 7), again, 1)]
+    client.advance("fruit", again + 1)
+    told = list(whole)
+    assert [batch.lower for batch in told] == [0, *[batch.upper for batch in told[:-1]]]
+    assert sum(batch.changes.diffs.sum() for batch in told) == 3
+    batches = [after.next(), after.next()]
+    assert [len(batch.changes) for batch in batches if batch is not None] == [0, 1]
+    with totals, pytest.raises(TimeoutError, match="nothing was told"):
+        totals.next(timeout_s=0.05)
+    fruit.drop()
+    after.close()
+    with client.subscribe("fruit", as_of=again) as shard:
+        assert shard.next() is not None
+
+
+def test_a_subscription_over_what_is_dropped_says_so_once_all_was_told(client: Client) -> None:
+    client.create_shard("fruit", FRUIT)
+    fruit = client.create_index("fruit", key=["name"], as_of=0)
+    t = client.write("fruit", [("apple", 3)])
+    told = client.subscribe(fruit, as_of=t)
+    fruit.wait(t)
+    first = told.next()
+    assert first is not None
+    assert len(first.changes) == 1
+    fruit.drop()
+    with pytest.raises(SubscriptionEnded, match="dropped") as ended:
+        told.next()
+    assert ended.value.upper == t + 1
+    told.close()
 
 
 def test_what_the_command_line_loads_is_followed(replica: Replica, client: Client, tmp_path: Path) -> None:
