@@ -10,6 +10,7 @@ in use elsewhere, which the token file tells: its lock is held by a process of o
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import tempfile
 import time
@@ -25,6 +26,13 @@ hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("default")
 
 SETTLE_S = 2.0  # what the reaper may take to unlink after a kill (R1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def settled() -> None:
+    """What is there before a module's first test stays: collecting garbage after each need not look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 def _foreign(names: frozenset[str]) -> frozenset[str]:
