@@ -25,7 +25,6 @@ __all__ = ["format_interval", "format_moment", "parse_interval", "parse_moment"]
 
 _EPOCH = datetime.datetime(1970, 1, 1)
 _MICROSECOND = datetime.timedelta(microseconds=1)
-_DAY = 86_400_000_000
 _AT = re.compile(r"@([+-]?[0-9]{1,20})")
 _TIME = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,6})0*)?)?")
 _FINE = re.compile(r"\.[0-9]{6}[0-9]*[1-9]")  # Python reads the first six digits of a second, and no more

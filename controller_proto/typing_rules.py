@@ -308,9 +308,10 @@ def _aggregate(aggregate: Aggregate, source: Schema, where: str) -> Column:
         types = [expr_type(expr, source, where) for expr in exprs]
         _check_order(aggregate.order_by, source, where)
         try:
-            return user_aggregate(
+            columns = user_aggregate(
                 name, types, distinct=aggregate.distinct, ordered=bool(aggregate.order_by)
-            )[-1]
+            )
+            return columns[-1]
         except Mismatch as error:
             raise _refuse(where, str(error)) from error
     try:

@@ -75,8 +75,8 @@ LAYERS = {
     "clusterd": [
         ["errors", "events", "config", "exit_codes", "functions", "internal"],
         [
-            "convert", "process", "declared", "notices", "placement", "reconcile", "sessions", "multiplexer_events",
-            "multiplexer",
+            "convert", "process", "declared", "notices", "placement", "reconcile", "sessions",
+            "multiplexer_events", "multiplexer",
         ],
         ["dataflow.operator", "render.functions", "render.expr", "storage", "operators.kernels"],
         ["operators"], ["dataflow"], ["render"], ["runtime"], ["link"], ["runtime.loop"],

@@ -117,7 +117,6 @@ class Scope:
         self._arrived: dict[int, list[list[Delta]]] = {}  # by time, by port
         self._iterations: list[int] = []  # a heap of those at which something waits
         self._waiting: set[int] = set()
-        self._ran = 0
         self._is_broken = False
 
     def start(self, round: Round) -> None:
@@ -153,7 +152,6 @@ class Scope:
                 self._break(time, f"recursion-limit: no fixed point after {MOST_ITERATIONS} iterations")
                 return
             self._waiting.discard(iteration)
-            self._ran += 1
             for number, node in enumerate(self._nodes):
                 inputs = node.inbox.pop(iteration, None)
                 if inputs is None:
@@ -253,11 +251,6 @@ class Scope:
             sum(p.state_rows for p in parts), sum(p.state_bytes for p in parts),
             sum(p.touched_rows for p in parts),
         )  # fmt: skip
-
-    @property
-    def iterations_run(self) -> int:
-        """Iterations at which something changed, over all times."""
-        return self._ran
 
     def close(self) -> None:
         self._let_go()

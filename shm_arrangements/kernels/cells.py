@@ -44,7 +44,7 @@ _ONE = np.uint64(1)
 _SIGN = np.uint64(1 << 63)
 _SIGN32 = np.uint64(1 << 31)
 _LOW32 = np.uint64((1 << 32) - 1)
-_S8, _S16, _S29, _S32, _S63 = np.uint64(8), np.uint64(16), np.uint64(29), np.uint64(32), np.uint64(63)
+_S8, _S29, _S32, _S63 = np.uint64(8), np.uint64(29), np.uint64(32), np.uint64(63)
 # Of the hash: what it begins with, what NULL folds, and what mixing multiplies by.
 SEED = np.uint64(0x6A09E667F3BCC908)
 NULL_WORD = np.uint64(0x3C6EF372FE94F82B)

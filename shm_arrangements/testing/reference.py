@@ -36,19 +36,6 @@ Array = NDArray[Any]
 REFERENCES: Final[dict[str, Callable[..., Any]]] = {}
 
 
-class _Anything:
-    """Equal to everything: where the kernel's result is not specified."""
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    def __hash__(self) -> int:
-        return 0
-
-
-ANYTHING: Final = _Anything()
-
-
 def reference_of(kernel: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the reference of a kernel, named as file.function; what it does, the kernel's text says."""
 
@@ -134,13 +121,6 @@ def checksum(words: Array, first: int, state: int) -> tuple[int]:
 
 
 # seek
-
-
-def _is_run(codes: Sequence[int], code: int, start: int) -> int:
-    """End of the run of `code` that begins at `start`."""
-    while start < len(codes) and codes[start] == code:
-        start += 1
-    return start
 
 
 @reference_of("seek.find_runs")

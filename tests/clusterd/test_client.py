@@ -79,9 +79,6 @@ def test_python_values_go_in_as_answers_give_them_out() -> None:
     assert wire_rows(schema.columns, [wire]) == [wire]
 
 
-EAST = datetime.timezone(datetime.timedelta(hours=1))
-
-
 @pytest.mark.parametrize(
     ("type_", "value", "wire"),
     [

@@ -17,7 +17,7 @@ __all__ = [
     "span_members",
 ]  # fmt: skip
 
-_QUOTE, _COMMA, _COLON, _BACKSLASH = 34, 44, 58, 92
+_QUOTE, _COMMA, _BACKSLASH = 34, 44, 92
 _OPEN_LIST, _CLOSE_LIST, _OPEN, _CLOSE = 91, 93, 123, 125
 
 

@@ -24,9 +24,6 @@ from shm_arrangements.types import DTYPES, ColumnType
 
 __all__ = ["NAMES", "arithmetic", "in_range", "lanes", "multiply_divide", "of_lanes", "power_of_ten"]
 
-_OPS: Final = {
-    "+": scalar.ADD, "-": scalar.SUB, "*": scalar.MUL, "/": scalar.DIV, "%": scalar.MOD,
-}  # fmt: skip
 # Of types in errors.
 NAMES: Final = {
     ColumnType.INT16: "smallint", ColumnType.INT32: "integer", ColumnType.INT64: "bigint",

@@ -38,7 +38,6 @@ __all__ = ["MAX_BYTES", "characters", "joined"]
 MAX_BYTES: Final = 64 << 20  # as a frame: no longer one could be read
 _TEXT: Final = ColumnType.TEXT
 _FAR: Final = 1 << 40  # no position or count beyond it makes a difference
-_ONE, _TWO = "text -> text", "text, text -> text"
 
 
 def joined(a: Column, b: Column) -> Column:
