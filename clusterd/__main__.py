@@ -121,5 +121,33 @@ def sweep() -> None:
     click.echo(f"swept {len(tokens)} instance(s)" + (": " + ", ".join(sorted(tokens)) if tokens else ""))
 
 
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="A JSON object a line instead of a table.")
+def config(as_json: bool) -> None:
+    """List the settings that a controller may give: name, type, default, unit, meaning.
+
+    `dynamic` ones may be changed at any time (UpdateConfiguration), `fixed` ones are those of the first
+    controller's CreateInstance, `launch` ones are read by the launcher alone.
+
+    \b
+    Example:
+        clusterd config
+        clusterd config --json | grep max_result_bytes
+    """
+    import msgspec
+
+    from clusterd.config import SETTINGS
+
+    for setting in SETTINGS.values():
+        if as_json:
+            click.echo(msgspec.json.encode(setting))
+            continue
+        default = str(setting.default).lower() if isinstance(setting.default, bool) else str(setting.default)
+        unit = f" {setting.unit}" if setting.unit else ""
+        choices = f", one of {', '.join(setting.choices)}" if setting.choices else ""
+        click.echo(f"{setting.name} {setting.type} = {default}{unit} ({setting.when}{choices})")
+        click.echo(f"    {setting.meaning}")
+
+
 if __name__ == "__main__":
     main()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 
 from clusterd import exit_codes
+from clusterd.__main__ import main
 from clusterd.config import DEFAULTS, SETTINGS, Config, merge_settings
 from clusterd.errors import SocketInUse
 from clusterd.process import exit_code_of
@@ -48,3 +51,17 @@ def test_an_error_decides_the_exit_code_of_its_process() -> None:
     assert exit_code_of(SocketInUse("there")) == exit_codes.SOCKET_IN_USE
     assert exit_code_of(Refusal("format-mismatch", "999")) == exit_codes.DATA_FORMAT
     assert exit_code_of(ValueError("x")) == exit_codes.PROCESS_DIED
+
+
+def test_the_command_lists_every_setting_with_its_default_unit_and_meaning() -> None:
+    told = CliRunner().invoke(main, ["config"])
+    assert told.exit_code == 0, told.output
+    for setting in SETTINGS.values():
+        line, meaning = told.output.split(f"{setting.name} ", 1)[1].splitlines()[:2]
+        assert line.startswith(f"{setting.type} = ")
+        assert setting.unit in line
+        assert setting.when in line
+        assert meaning.strip() == setting.meaning
+    lines = CliRunner().invoke(main, ["config", "--json"]).output.splitlines()
+    rows = [msgspec.json.decode(line) for line in lines]
+    assert {row["name"]: row["default"] for row in rows} == {s.name: s.default for s in SETTINGS.values()}
