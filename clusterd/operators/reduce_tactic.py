@@ -8,7 +8,8 @@ falls outside) and of their squares (a window). Aggregates share fields. Adding 
 retraction gives back the very words, and a group without contents has zero words.
 
 A count of values that is below zero makes signed results of count, sum and avg. bool_and, bool_or and the
-variances have no such results: there it is a fault, as is a result that does not fit its type.
+variances have no such results, nor do sums and means of unsigned integers: there it is a fault, as is a result
+that does not fit its type.
 
 Does not: find groups, order times, or emit; reduce.py does. min and max are not accumulable:
 kernels/steps.py.
@@ -49,6 +50,7 @@ _SQUARE_WORDS: Final = 6
 _ALL_VALID: Final = np.zeros(0, np.bool_)
 _FLOATS: Final = (ColumnType.FLOAT64, ColumnType.FLOAT32)
 _WIDE: Final = (ColumnType.NUMERIC, ColumnType.UINT64)
+_UNSIGNED: Final = (ColumnType.UINT16, ColumnType.UINT32, ColumnType.UINT64)
 _VARIANCES: Final = {
     # function: whether of a sample, whether the root
     "var_samp": (True, False),
@@ -266,13 +268,29 @@ class Sums:
             found = Values(result.type, mean + 0.0, None, total.unfit)
         else:
             found = self._mean(call.source, words, counts, result.scale)
+        negative = self._below_zero(call, words, nulls)
         found.values[nulls] = 0
         if found.unfit is not None:
             found.unfit[nulls & (found.unfit == RANGE)] = FINE
         codes = found.unfit
         if unfit is not None:  # what was made of a count that is none says nothing
             codes = unfit if codes is None else np.where(unfit != FINE, unfit, codes)
+        if negative is not None:
+            codes = negative if codes is None else np.where(negative != FINE, negative, codes)
         return Values(result.type, found.values, nulls if nulls.any() else None, codes)
+
+    def _below_zero(self, call: AggregateCall, words: Words, nulls: Bools) -> Codes | None:
+        """Where a sum or mean of unsigned integers shows that a value is there less than no times.
+
+        It shows in a count or a sum below zero, and in a sum of no values that is not zero.
+        """
+        field = self.find("sum", call.source)
+        if call.function not in ("sum", "avg") or field is None or field.type not in _UNSIGNED:
+            return None
+        counts, total = self.present(call.source, words), words[:, field.at : field.at + field.size]
+        wrong = (counts[:, 1].view(np.int64) < 0) | (total[:, -1].view(np.int64) < 0)
+        wrong |= nulls & (total != 0).any(axis=1)
+        return _codes(wrong, NEGATIVE)
 
     def _truth(self, call: AggregateCall, words: Words, nulls: Bools) -> Values:
         at = self._field("true", call.source).at

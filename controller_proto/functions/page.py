@@ -50,8 +50,9 @@ take an `order by` of columns, and go by their arguments after that (of distinct
 
 Sums are exact whatever is added and taken away again; one that does not fit its type is an error in data
 (`eval-error`), as is a list of more than 16,777,216 values, and more than 2^63 - 1 rows are a
-`multiplicity-overflow`; all of them heal. Rows taken away too often give signed counts, sums and means; for
-other aggregates that is an error (`invalid-data`), for variances as far as it shows in them.
+`multiplicity-overflow`; all of them heal. Rows taken away too often give signed counts, and signed sums and
+means of signed values; for other aggregates that is an error (`invalid-data`), for variances and for sums and
+means of unsigned integers as far as it shows in them.
 
 *Differs:* `avg` has 16 digits behind the point, or as many as its argument, where PostgreSQL has at least 16
 that count. Variances of exact numbers are double precision, not numeric. `sum` of any integer is numeric.

@@ -22,6 +22,7 @@ from shm_arrangements.types import ColumnSpec, ColumnType
 Row = tuple[Any, ...]
 T = ColumnType
 FLOATS = (T.FLOAT32, T.FLOAT64)
+UNSIGNED = (T.UINT16, T.UINT32, T.UINT64)
 SPREADS = ("variance", "var_samp", "var_pop", "stddev", "stddev_samp", "stddev_pop")
 SIGNED = ("count", "sum", "avg", "bool_and", "bool_or", *SPREADS)
 NAN = "nan"
@@ -198,6 +199,10 @@ def accumulated(call: AggregateCall, types: Columns, counts: dict[Any, int], eve
         return counts.get(False, 0) == 0 if call.function == "bool_and" else counts.get(True, 0) > 0
     if call.function in SPREADS:
         return spread_of(call.function, counts, of)
+    if of.type in UNSIGNED:
+        total = sum(v * k for v, k in counts.items())
+        if n < 0 or total < 0 or (n == 0 and total):
+            raise Unfit
     if n == 0:
         return None
     result = result_spec(call, types)

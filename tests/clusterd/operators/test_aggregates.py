@@ -343,16 +343,32 @@ def test_bug34_one_retraction_too_many_is_an_error_of_all_that_look_at_values() 
     ticks: list[list[tuple[Row, int]]] = [[((3, 5), 1), ((4, 1), 1)], [((3, 5), -2)], [((3, 5), 1)]]
     signed = [AggregateCall("count"), AggregateCall("sum", 1)]
     fine: set[Any] = {(4, 1, 1)}
-    assert at_times(types, signed, *ticks)[1:] == [({(3, -1, -5), *fine}, set()), (fine, set())]
+    has_sign = (KEY, ColumnSpec("v", T.INT32, False))
+    assert at_times(has_sign, signed, *ticks)[1:] == [({(3, -1, -5), *fine}, set()), (fine, set())]
     for call in (
         AggregateCall("min", 1), AggregateCall("count", 1, distinct=True), AggregateCall("array_agg", 1),
-        AggregateCall("jsonb_agg", 1, distinct=True),
+        AggregateCall("jsonb_agg", 1, distinct=True), AggregateCall("sum", 1), AggregateCall("avg", 1),
     ):  # fmt: skip
         before, wrong, after = at_times(types, [call], *ticks)
         assert len(wrong[0]) == 1, "group 4 answers on"
         assert {error.split(":")[0] for error in wrong[1]} == {"invalid-data"}
         assert before[1] == after[1] == set()
         assert after[0] == wrong[0]
+
+
+def test_an_unsigned_sum_below_zero_is_an_error_of_its_group_however_many_rows_are_there() -> None:
+    what = "invalid-data: sum: values of group (3) have negative multiplicity"
+    for type_ in (T.UINT16, T.UINT32, T.UINT64):
+        ticks: list[list[tuple[Row, int]]] = [
+            [((3, 5), 1), ((3, 6), -1), ((4, 1), 1)],  # no row, and a sum of -1
+            [((3, 0), 2)],  # two rows, and a sum of -1
+            [((3, 6), 2), ((3, 0), -3)],  # two rows, and a sum of 11: it does not show
+            [((3, 0), 1)],
+        ]
+        fine: set[Any] = {(4, 1)}
+        got = at_times((KEY, ColumnSpec("v", type_, True)), [AggregateCall("sum", 1)], *ticks)
+        assert got[:2] == [(fine, {what})] * 2
+        assert got[2:] == [({(3, 11), *fine}, set())] * 2
 
 
 def test_a_change_that_does_not_show_emits_nothing() -> None:
