@@ -194,8 +194,8 @@ class Catalog:
             )
         return found
 
-    def check(self, header: DataflowHeader) -> tuple[Collection, ...]:
-        """Judge the header of a new dataflow; return what it imports.
+    def check(self, header: DataflowHeader, standing: Catalog | None = None) -> tuple[Collection, ...]:
+        """Judge the header of a new dataflow; return what it imports, of this catalog or of `standing`.
 
         Raises Refusal: `invalid-plan` (no exports, no ids, no time), `duplicate-id`, `unknown-id`, `dropped`,
         `below-since` (an import cannot be read at `as_of`).
@@ -221,7 +221,7 @@ class Catalog:
         for item in header.index_imports:
             if item.id in new:
                 raise Refusal("unknown-id", f"{item.id} is imported by the dataflow that exports it")
-            imported = self.find(item.id)
+            imported = (self if standing is None else standing).find(item.id)
             if imported.export.kind != "index":
                 raise Refusal("invalid-plan", f"import {item.id} is a {imported.export.kind}, not an index")
             if header.as_of < imported.floor:

@@ -63,7 +63,7 @@ from controller_proto.command import (
     TestHook,
     UpdateConfiguration,
 )
-from controller_proto.dataflow import MAX_TIME, Export
+from controller_proto.dataflow import MAX_TIME, DataflowHeader, Export
 from controller_proto.errors import Refusal
 from controller_proto.ids import GlobalId
 from controller_proto.response import (
@@ -201,7 +201,7 @@ class Multiplexer:
 
     def statistics(self) -> MuxStatistics:
         sessions = self._sessions.values()
-        catalogs = self._catalogs()
+        catalogs = self._catalogs(*self._sessions.values())
         return MuxStatistics(
             sessions=len(self._sessions),
             peeks_in_flight=sum(len(s.peeks) for s in sessions),
@@ -274,6 +274,7 @@ class Multiplexer:
         try:
             check_version(hello)
             if hello.kind == "reader":
+                session.subscriptions = Catalog(session.number)
                 return []
             self._fencing.admit(hello)
         except Refusal as refusal:
@@ -342,7 +343,7 @@ class Multiplexer:
     def _on_create_dataflow(self, session: Session, command: CreateDataflow, payload: bytes) -> Effects:
         header = command.header
         catalog = session.own_catalog
-        imports = catalog.check(header)
+        imports = self._check_reader(header, catalog) if session.is_reader else catalog.check(header)
         owner, query = self._placement.dataflow(header, imports)
         self._refuse_if_full((owner,))
         digest = digest_of(command)
@@ -366,6 +367,15 @@ class Multiplexer:
             for entry in dataflow.exports:
                 effects += self._announce(session, entry)
         return effects
+
+    def _check_reader(self, header: DataflowHeader, subscriptions: Catalog) -> tuple[Collection, ...]:
+        """As `Catalog.check`, for a reader: it may subscribe to indexes that stand, and nothing else."""
+        if header.source_imports or any(export.kind != "subscribe" for export in header.exports):
+            hint = "subscribe to an index, or connect as the controller"
+            raise Refusal("unauthorized", f"a reader cannot create dataflow {header.name!r}", hint)
+        if self._standing is None:
+            raise Refusal("unknown-id", "there is nothing to subscribe to: no controller has come yet")
+        return subscriptions.check(header, self._standing)
 
     def _announce(self, session: Session, entry: Collection) -> Effects:
         """Tell the interactive workers of an index of maintenance's: their hold on it starts here (R6)."""
@@ -434,6 +444,9 @@ class Multiplexer:
         for pending in session.peeks.values():
             self._lose(pending)
         session.peeks.clear()
+        for entry in session.subscriptions or ():
+            workers.add(entry.owner)
+            self._abandon(entry, to=None)
         if session is self._controller:
             self._controller = None
             catalog = session.catalog
@@ -485,8 +498,7 @@ class Multiplexer:
     def _subscription(self, number: int, id: GlobalId) -> tuple[Session | None, Collection | None]:
         """The subscription `id` of an open session."""
         session = self._sessions.get(number)
-        catalog = None if session is None else session.catalog
-        entry = None if catalog is None else catalog.get(id)
+        entry = None if session is None else session.own_catalog.get(id)
         return session, entry if entry is not None and entry.export.kind == "subscribe" else None
 
     def _on_frontier_report(self, worker: int, report: internal.FrontierReport) -> Effects:
@@ -533,7 +545,8 @@ class Multiplexer:
 
     def _on_refusal(self, worker: int, refusal: internal.Refusal) -> Effects:
         effects: Effects = []
-        for catalog in self._catalogs():
+        session = self._sessions.get(refusal.session)
+        for catalog in self._catalogs(session):
             dataflow = catalog.undeclare(refusal.seq) if catalog.session == refusal.session else None
             if dataflow is None:
                 continue
@@ -545,7 +558,6 @@ class Multiplexer:
                 if dataflow.owner == OWNER and entry.export.kind == "index" and not self._placement.is_solo:
                     gone = internal.Undeclare(refusal.session, entry.id, entry.incarnation)
                     effects.append(Tell(self._placement.interactive, gone))
-        session = self._sessions.get(refusal.session)
         if session is not None:
             refused = Refused(refusal.seq, refusal.code, refusal.message, refusal.hint)
             session.machine.response(refused)
@@ -564,9 +576,11 @@ class Multiplexer:
 
     # -- small parts ---------------------------------------------------------------------------------------
 
-    def _catalogs(self) -> list[Catalog]:
-        """The catalog being collected, if any, and the standing one."""
-        return [catalog for catalog in (self._collecting(), self._standing) if catalog is not None]
+    def _catalogs(self, *readers: Session | None) -> list[Catalog]:
+        """The catalog being collected, if any, the standing one, and those of these readers."""
+        found = [self._collecting(), self._standing]
+        found += [None if session is None else session.subscriptions for session in readers]
+        return [catalog for catalog in found if catalog is not None]
 
     def _collecting(self) -> Catalog | None:
         """The catalog of a controller in initialisation."""
@@ -575,7 +589,7 @@ class Multiplexer:
 
     def _older_than(self, session: Session) -> Catalog | None:
         """What stands while `session` is in initialisation, and may go on in it."""
-        return None if session.catalog is self._standing else self._standing
+        return None if session.is_reader or session.catalog is self._standing else self._standing
 
     @staticmethod
     def _stands_in(entry: Collection, catalog: Catalog | None) -> bool:
@@ -627,7 +641,7 @@ class Multiplexer:
                 if pending.worker and not pending.collection.dataflow.query:
                     at = (pending.worker, pending.collection.key)
                     interest[at] = interest.get(at, 0) + 1
-        for catalog in self._catalogs():
+        for catalog in self._catalogs(*self._sessions.values()):
             for dataflow in {entry.dataflow for entry in catalog}:
                 for imported in dataflow.imports:
                     if dataflow.owner and not imported.dataflow.query:

@@ -39,25 +39,37 @@ class Pending:
 
 
 class Session:
-    """One client connection. `frontiers`: newest of each collection, not yet taken by the client."""
+    """One client connection. `frontiers`: newest of each collection, not yet taken by the client.
 
-    __slots__ = ("_syncs", "catalog", "config", "frontiers", "machine", "number", "peeks", "unvalidated")
+    catalog: what a controller declared. subscriptions: what a reader did; it reads what stands.
+    """
+
+    __slots__ = (
+        "_syncs", "catalog", "config", "frontiers", "machine", "number", "peeks", "subscriptions",
+        "unvalidated",
+    )  # fmt: skip
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.machine = StageMachine()
         self.peeks: dict[str, Pending] = {}
         self.unvalidated: set[int] = set()  # workers with commands of ours that they may still refuse
-        self.catalog: Catalog | None = None  # of a controller; readers see the standing one
+        self.catalog: Catalog | None = None
+        self.subscriptions: Catalog | None = None
         self.config: Values = {}
         self.frontiers: dict[Collection, list[Any]] = {}
         self._syncs: deque[tuple[int, set[int]]] = deque()  # (seq, workers that have not said SyncDone)
 
     @property
     def own_catalog(self) -> Catalog:
-        if self.catalog is None:
-            raise InvariantViolation("only a controller past Hello comes here", session=self.number)
-        return self.catalog
+        found = self.subscriptions if self.catalog is None else self.catalog
+        if found is None:
+            raise InvariantViolation("only a session past Hello comes here", session=self.number)
+        return found
+
+    @property
+    def is_reader(self) -> bool:
+        return self.subscriptions is not None
 
     @property
     def syncs_pending(self) -> int:

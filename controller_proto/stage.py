@@ -74,7 +74,8 @@ COMMANDS: dict[Stage, dict[type, Stage | None]] = {
     Stage.CREATION: {CreateInstance: Stage.INITIALISATION},
     Stage.INITIALISATION: {**_WORK, InitializationComplete: Stage.COMPUTATION},
     Stage.COMPUTATION: _WORK,
-    Stage.READER: dict.fromkeys((Peek, CancelPeek, Sync), _SAME),
+    # A reader's dataflows are its subscriptions, and no others' (multiplexer.py).
+    Stage.READER: dict.fromkeys((CreateDataflow, Schedule, AllowCompaction, Peek, CancelPeek, Sync), _SAME),
     Stage.CLOSED: {},
 }
 
@@ -88,7 +89,7 @@ RESPONSES: dict[Stage, frozenset[type]] = {
     Stage.CREATION: _ALWAYS,
     Stage.INITIALISATION: _ALWAYS | {Synced, Frontiers, PeekResponse, SubscribeResponse},
     Stage.COMPUTATION: _ALWAYS | {Synced, Frontiers, PeekResponse, SubscribeResponse},
-    Stage.READER: _ALWAYS | {Synced, PeekResponse},
+    Stage.READER: _ALWAYS | {Synced, PeekResponse, SubscribeResponse},
     Stage.CLOSED: frozenset(),
 }
 

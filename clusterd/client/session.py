@@ -93,7 +93,8 @@ class Client:
         self._instance = instance
         self._sources: dict[str, GlobalId] = {}
         self._schemas: dict[GlobalId, Schema] = {}
-        self._indexes: dict[GlobalId, Index] = {}
+        self._indexes: dict[GlobalId, Index] = {}  # that we created
+        self._found: dict[GlobalId, Index] = {}  # that others did
         self._frontiers: dict[GlobalId, response.Frontiers] = {}
         self._peeks: dict[str, _Asked] = {}  # sent and not awaited
         self._answers: dict[str, response.PeekResponse] = {}
@@ -425,7 +426,8 @@ class Client:
         """A dataflow of one export, which `export` makes of the id of what it exports, and its schema."""
         used = _gets(plan)
         sources = [(name, source) for name, source in self._sources.items() if source in used]
-        indexes = [self._indexes[each] for each in used if each in self._indexes]
+        known = {**self._found, **self._indexes}
+        indexes = [known[each] for each in used if each in known]
         readable = {source: self._schemas[source] for _, source in sources}
         readable.update({index.id: index.schema for index in indexes})
         schema = _renamed(plan_schema(plan, readable), names)
@@ -512,7 +514,8 @@ class Client:
         with attach(id, self._instance) as attached:
             schema, since = attached.schema, attached.since
         export = Export(id, "index", id, wire_schema(schema.columns), schema.key)
-        return Index(self, export, 0 if since.is_empty else since.time)
+        found = self._found[id] = Index(self, export, 0 if since.is_empty else since.time)
+        return found
 
     # -- reads ----------------------------------------------------------------------------------------------
 

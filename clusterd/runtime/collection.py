@@ -41,6 +41,7 @@ class Collection:
     export: None for a placeholder: its name was met before its declaration.
     dataflow: number of the dataflow here that exports it; None if another process owns it.
     standing: in force; until InitializationComplete a new session's collections are only announced.
+    of_reader: a subscription of a session beside the controller's; it ends with that session.
     gone: "" or the code that new commands and peeks get: `dropped`, or `unknown-id` for what was undeclared.
     ended: why the query that makes it was given up: what its peeks get. It can still be dropped.
     stale: its page has moved since it was last read, or was never read.
@@ -50,7 +51,7 @@ class Collection:
 
     __slots__ = (
         "announced", "applied", "applied_by", "as_of", "dataflow", "ended", "export", "gone", "hold", "key",
-        "needs", "session", "stale", "standing", "upper",
+        "needs", "of_reader", "session", "stale", "standing", "upper",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +78,7 @@ class Collection:
         self.needs: dict[int, Frontier] = {}
         self.standing = False
         self.stale = True
+        self.of_reader = False
         self.gone = ""
         self.ended: Refusal | None = None
 

@@ -187,6 +187,9 @@ class RuntimeCore:
         self.reads.end_session(end.session)
         if end.session == self.state.session and self._initialising:
             self._forget_proposals()
+        for collection in list(self.state.collections.values()):
+            if collection.of_reader and collection.session == end.session:
+                self.flows.drop(collection)
 
     def _forget_proposals(self) -> None:
         """What a session collected and never put in force is as if it had not been said."""
@@ -213,8 +216,9 @@ class RuntimeCore:
         # The latest first: an importer before what it imports.
         for number in sorted((n for n, d in self.state.dataflows.items() if d.standing), reverse=True):
             for key in self.state.dataflows[number].exports:
-                if key in self.state.collections and key not in self.state.proposed:
-                    self.flows.drop(self.state.collections[key])
+                collection = self.state.collections.get(key)
+                if collection is not None and key not in self.state.proposed and not collection.of_reader:
+                    self.flows.drop(collection)
         self.policy.initialised(self)
         for item in queue:
             if isinstance(item, internal.Declare):
@@ -305,7 +309,7 @@ class RuntimeCore:
             number, run.session, header, plan, tuple(keys.values()), tuple(c.key for c in imports)
         )
         for export in header.exports:
-            self.state.collections[keys[export.id]] = Collection(
+            made = self.state.collections[keys[export.id]] = Collection(
                 keys[export.id],
                 run.session,
                 export,
@@ -314,6 +318,7 @@ class RuntimeCore:
                 # Compaction of what has no arrangement is not broadcast: nobody else holds it.
                 appliers=self.policy.appliers if export.kind == "index" else 0,
             )
+            made.of_reader = run.session != self.state.session
         return True
 
     def _stands(self, keys: Iterable[Key]) -> bool:

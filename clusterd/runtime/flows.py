@@ -164,9 +164,9 @@ class Flows:
     def told(self, event: fx.Tell) -> None:
         """Pass on what a subscription tells, to the session that it is of (P13)."""
         collection = self._collections.get(event.key)
-        if collection is not None and collection.session == self._state.session:
+        if collection is not None and (collection.of_reader or collection.session == self._state.session):
             lower, ends, raw = event.lower.to_wire(), event.ends, msgspec.Raw(event.response)
-            telling = internal.Telling(self._state.session, *event.key, raw, lower, ends)
+            telling = internal.Telling(collection.session, *event.key, raw, lower, ends)
             self._state.emit(fx.Send(telling))
 
     def _tell_end(self, collection: Collection, upper: Frontier, why: Refusal) -> None:

@@ -540,7 +540,7 @@ def test_readers_fence_nobody_and_are_fenced_by_nobody() -> None:
     second = bench.controller(epoch=2)
     assert reader not in bench.closed
     assert second not in bench.closed
-    assert refusal(bench, reader, bench.drop(reader, "u1")).code == "invalid-stage"
+    assert refusal(bench, reader, bench.drop(reader, "u1")).code == "unknown-id"
 
 
 def test_p11_readers_see_the_standing_catalog_until_initialization_is_complete() -> None:
@@ -937,4 +937,47 @@ def test_bug61_a_subscription_that_is_not_read_ends_by_itself_and_says_so_once(i
     bench.drop(session, "u1")
     bench.terminal(MAINTENANCE, session, "u1", bench.incarnation("u1"))
     assert bench.mux.statistics().declared == 0
+    bench.mux.validate_state()
+
+
+@pytest.mark.parametrize("interactive", [0, 1])
+def test_a_reader_subscribes_to_what_stands_and_to_nothing_else(interactive: int) -> None:
+    bench = MuxBench(interactive)
+    owner = 1 if interactive else MAINTENANCE
+    early = bench.reader()
+    assert (
+        refusal(bench, early, bench.create(early, "t1", over=("u1",), kind="subscribe")).code == "unknown-id"
+    )
+    session = bench.controller()
+    bench.create(session, "u1", shards=("s",))
+    bench.create(session, "t1", over=("u1",), kind="subscribe")
+    readers = [bench.reader(), bench.reader()]
+    for reader in readers:
+        bench.create(reader, "t1", over=("u1",), kind="subscribe")
+        bench.schedule(reader, "t1")
+        assert not bench.heard(reader, Refused), "its names are its own"
+    made = [
+        m for m in bench.to_worker[owner] if isinstance(m, Forward) and isinstance(m.command, CreateDataflow)
+    ]
+    found = {m.session: m.incarnations["t1"] for m in made if "t1" in m.incarnations}
+    assert len(set(found.values())) == 3
+    for number, reader in enumerate(readers):
+        telling = internal.Telling(reader, "t1", found[reader], msgspec.Raw(b"\xc0"), (number,), False)
+        assert [e.session for e in bench.handle(WorkerSaid(owner, telling))] == [reader]
+    for refused in (
+        bench.create(readers[0], "u5", shards=("s",)),
+        bench.query(readers[0], "t5", "u1"),
+        bench.create(readers[0], "t6", shards=("s",), kind="subscribe"),
+    ):
+        assert refusal(bench, readers[0], refused).code == "unauthorized"
+    assert refusal(bench, readers[0], bench.drop(readers[0], "u1")).code == "unknown-id"
+    bench.close(readers[0])
+    for worker in bench.workers:
+        ended = [m.session for m in bench.to_worker[worker] if isinstance(m, internal.SessionEnd)]
+        assert ended == ([readers[0]] if worker == owner else [])
+    bench.drop(readers[1], "t1")
+    assert bench.mux.statistics().declared == 3
+    ends = internal.Telling(readers[1], "t1", found[readers[1]], msgspec.Raw(b"\xc0"), (1,), True)
+    assert len(bench.handle(WorkerSaid(owner, ends))) == 1
+    assert bench.mux.statistics().declared == 2
     bench.mux.validate_state()

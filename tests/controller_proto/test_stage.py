@@ -5,15 +5,15 @@ import itertools
 import pytest
 
 from controller_proto.command import (
-    AllowCompaction,
+    AllowWrites,
     CancelPeek,
     Command,
     CreateInstance,
     Hello,
     InitializationComplete,
     Peek,
-    Schedule,
     Sync,
+    UpdateConfiguration,
 )
 from controller_proto.response import Closing, Frontiers, PeekCanceled, PeekResponse, Refused, Synced
 from controller_proto.stage import COMMANDS, RESPONSES, Stage, StageMachine
@@ -49,8 +49,8 @@ def test_a_controller_walks_the_three_stages_in_order() -> None:
         ((HELLO, CREATE), CreateInstance(9)),
         ((HELLO, CREATE, DONE), InitializationComplete(9)),
         ((HELLO, CREATE, DONE), Hello(9, "m")),
-        ((Hello(1, "n", kind="reader"),), Schedule(9, "u1")),
-        ((Hello(1, "n", kind="reader"),), AllowCompaction(9, "u1", ())),
+        ((Hello(1, "n", kind="reader"),), AllowWrites(9, "u1")),
+        ((Hello(1, "n", kind="reader"),), UpdateConfiguration(9)),
         ((Hello(1, "n", kind="reader"),), CreateInstance(9)),
     ],
 )

@@ -192,6 +192,32 @@ def test_changes_are_told_as_they_come(replica: Replica, client: Client) -> None
         assert shard.next() is not None
 
 
+def test_readers_subscribe_beside_the_controller_and_across_controllers(
+    replica: Replica, client: Client
+) -> None:
+    client.create_shard("fruit", FRUIT)
+    fruit = client.create_index("fruit", key=["name"], as_of=0)
+    t = client.write("fruit", [("apple", 3)])
+    fruit.wait(t)
+    with Client.connect(replica, reader=True) as reader, Client.connect(replica, reader=True) as other:
+        streams = [each.subscribe(each.index(fruit.id)) for each in (reader, other)]
+        for stream in streams:
+            first = stream.next()
+            assert first is not None
+            assert first.changes.rows() == [(("apple", 3), t, 1)]
+        with pytest.raises(Refusal, match="unauthorized"):
+            reader.create_index("fruit", key=["name"])
+        other.close()
+        client.reconnect()
+        again = client.write("fruit", [("pear", None)])
+        second = streams[0].next()
+        assert second is not None
+        assert second.changes.rows() == [(("pear", None), again, 1)]
+        fruit.drop()
+        with pytest.raises(SubscriptionEnded, match="dropped"):
+            streams[0].next()
+
+
 def test_a_subscription_over_what_is_dropped_says_so_once_all_was_told(client: Client) -> None:
     client.create_shard("fruit", FRUIT)
     fruit = client.create_index("fruit", key=["name"], as_of=0)
