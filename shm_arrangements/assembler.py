@@ -9,7 +9,7 @@ Of a single run each column is looked at: if it is constant, and, by a sample fi
 several, constant columns stay so if they agree, and dictionaries are united, by entries and not by rows, as
 long as the largest run has one; where it has none, a sample of all is looked at.
 
-Refs say which rows: run number << ROW_BITS | row.
+Refs (kernels/refs.py) say which rows, runs being the sources.
 
 Does not: decide which rows, or their order (builder.py, merger.py).
 """
@@ -32,8 +32,10 @@ from shm_arrangements.contracts import Allocation, Allocator
 from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.kernels import assemble as kernels
+from shm_arrangements.kernels import intern as interning
 from shm_arrangements.kernels import nodes as fields
 from shm_arrangements.kernels.cells import CHILD
+from shm_arrangements.kernels.refs import ROW_BITS
 from shm_arrangements.layout import FORMS, BatchLayout
 from shm_arrangements.rows import Words
 from shm_arrangements.schema import ArrangementSchema, CodeKind
@@ -75,26 +77,26 @@ class _Words:
         self.node = -1
         self.entries = np.empty(capacity, np.int64)
         self.hashes = np.empty(capacity, np.uint64)
-        self.slots = np.full(1 << (2 * capacity).bit_length(), kernels.NONE, np.uint32)
+        self.slots = np.full(1 << (2 * capacity).bit_length(), interning.NONE, np.uint32)
         self.starts = np.array([0, *itertools.accumulate(sizes)], np.int64)
-        self.known = np.full(int(self.starts[-1]), kernels.NONE, np.uint32)
+        self.known = np.full(int(self.starts[-1]), interning.NONE, np.uint32)
         self.state = np.zeros(3, np.int64)
 
     @property
     def count(self) -> int:
-        return int(self.state[kernels.ENTRIES])
+        return int(self.state[interning.ENTRIES])
 
     @property
     def nbytes(self) -> int:
         """Bytes of the texts."""
-        return int(self.state[kernels.ENTRY_BYTES])
+        return int(self.state[interning.ENTRY_BYTES])
 
     @property
     def is_full(self) -> bool:
-        return bool(self.state[kernels.FULL])
+        return bool(self.state[interning.FULL])
 
     def add(self, tables: NDArray[np.int64], refs: Ints) -> None:
-        kernels.intern(
+        interning.intern(
             tables, self.column, refs, self.slots, self.entries, self.hashes, self.known, self.starts,
             self.state,
         )  # fmt: skip
@@ -246,7 +248,7 @@ class Plan:
         if len(parts) > 1:
             ends = np.array([0, *itertools.accumulate(map(len, parts))], np.int64)
             part = np.searchsorted(ends, picked, "right") - 1
-            picked = part << kernels.ROW_BITS | (picked - ends[part])
+            picked = part << ROW_BITS | (picked - ends[part])
         sample = _Words(column, size, [0] * len(parts))
         sample.add(self.tables, picked)
         entries = _distinct(sample.count, size, rows)
@@ -350,7 +352,7 @@ class Assembler:
         for root, size in zip(nested, sizes, strict=True):
             self._fill_children(root, self._refs_of(root, refs, lo), size)
         for words in plan.words:
-            kernels.fill_indices(
+            interning.fill_indices(
                 plan.tables, words.column, refs, words.slots, words.entries, words.hashes, words.known,
                 words.starts, self.layout.nodes, lo, self._address,
             )  # fmt: skip

@@ -21,13 +21,14 @@ from shm_arrangements.batch import Batch
 from shm_arrangements.columns import Column, Encoding, Ints, Table
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.kernels import cells, collect, find
+from shm_arrangements.kernels.refs import ROW_BITS, ROW_MASK
 from shm_arrangements.layout import address_of
 from shm_arrangements.rows import Words
 from shm_arrangements.types import DTYPES, VARIABLE, WIDE, AnyType, ColumnType, value_bytes
 
 NO_ROWS: Final[Ints] = np.empty(0, np.int64)
 NO_ROWS.flags.writeable = False
-_MOST_ROWS: Final = 1 << find.BATCH_SHIFT
+_MOST_ROWS: Final = 1 << ROW_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +198,7 @@ def _nested(type_: AnyType, columns: list[Column], stretches: Sequence[Stretch],
         part = columns[s.b]
         parts.append(part.slice(s.lo, s.hi) if rows is None else part.take(rows))
     if len(refs):
-        batches, rows = refs >> find.BATCH_SHIFT, refs & find.ROW_MASK
+        batches, rows = refs >> ROW_BITS, refs & ROW_MASK
         order = np.argsort(batches, kind="stable")
         ends = np.searchsorted(batches, np.arange(len(columns) + 1), sorter=order)
         taken = [columns[b].take(rows[order[ends[b] : ends[b + 1]]]) for b in range(len(columns))]

@@ -22,6 +22,7 @@ from shm_arrangements.conversion import column_of_values, key_columns
 from shm_arrangements.errors import DataError, NotOrdered
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.kernels import find
+from shm_arrangements.kernels.refs import ROW_BITS, ROW_MASK
 from shm_arrangements.point import Finder, finder, row_reader
 from shm_arrangements.result import Changes, LazyColumns, Result
 from shm_arrangements.schema import ArrangementSchema
@@ -189,11 +190,11 @@ class ReadView:
         assert chain is not None
         if not self._readers:
             self._readers = [None] * len(chain)
-        b = found >> find.BATCH_SHIFT
+        b = found >> ROW_BITS
         reader = self._readers[b]
         if reader is None:
             reader = self._readers[b] = row_reader(self.schema, chain.batches[b])
-        return reader(found & find.ROW_MASK)
+        return reader(found & ROW_MASK)
 
     def _first_columns(self, key: Any) -> tuple[Column, ...]:
         """A value, or a tuple of the first values of a key, as columns of one row."""

@@ -35,6 +35,7 @@ from shm_arrangements.instance import Instance
 from shm_arrangements.kernels import find
 from shm_arrangements.kernels.cells import TABLE
 from shm_arrangements.kernels.jit import OUT_I64, U64, kernel
+from shm_arrangements.kernels.refs import TABLES
 from shm_arrangements.types import ColumnType
 from shm_arrangements.updates import Updates
 from shm_arrangements.view import ReadView
@@ -116,7 +117,7 @@ def _lookups(bench: Bench, keys: Words, *, barred: bool) -> None:
                 record(f"lookup_many / getmulti, {name}", ratios, "ratio", BAR_PEER, keys=many)
 
 
-@kernel(find.CHAIN, find.CELLS, TABLE, U64, OUT_I64)
+@kernel(find.CHAIN, TABLES, TABLE, U64, OUT_I64)
 def _find_each(chain: Any, cells: Any, keys: Any, codes: Any, out: Any) -> None:
     """The row of each key, found as other kernels find one: out[k] is where it stands, or -1."""
     words = find.words_at(chain[0, find.CODES], chain[0, find.ROWS])

@@ -1,24 +1,17 @@
 """Filling the nodes of a batch with chosen rows of some sources, each byte moved once, to where it stays.
 
-A ref says which row: the source above `ROW_BITS` bits, the row below. First the refs are measured, so that
-the size of every array is known; then, in pieces of any size, they are filled in. Both read sources in any
-encoding, by their tables (cells.py), which lie behind each other and have a node of the batch at the same
-row; both write by address. Between pieces each node has a row of *facts*.
+Refs (refs.py) say which rows. First they are measured, so that the size of every array is known; then, in
+pieces of any size, they are filled in. Both read sources in any encoding, by their tables, which have a node
+of the batch at the same row; both write by address. Between pieces each node has a row of *facts*.
 
-Texts that are to be stored in a dictionary are interned: looked up by their bytes in a table of those met,
-numbered as they come. What is in a source's dictionary is looked up once, and then known by its place there.
-
-Does not: allocate, or choose what is stored how (assembler.py).
+Does not: allocate, choose what is stored how (batch_plan.py), or number texts for a dictionary (intern.py).
 """
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, Final
 
 import numpy as np
-from numba import config, types
-from numba.extending import intrinsic
 
 from shm_arrangements.kernels.cells import (
     CONSTANT,
@@ -32,42 +25,29 @@ from shm_arrangements.kernels.cells import (
     MODE,
     OFFSETS,
     PLAIN,
-    SEED,
     VALIDITY,
     VALUES,
-    bytes_at,
-    compare_bytes,
-    compare_cells,
-    is_null,
     load_i64,
     load_u8,
     load_u16,
     load_u32,
     load_u64,
-    mix_bytes,
-    place_of,
 )
 from shm_arrangements.kernels.jit import (
     I64,
     I64_2D,
     OUT_I64,
     OUT_I64_2D,
-    OUT_U32,
     OUT_U64,
-    U32,
-    U64,
     i64,
     inner,
     kernel,
-    read,
     u64,
 )
 from shm_arrangements.kernels.nodes import (
     CONSTANT_NODE,
     DICTIONARY,
     ENCODING_BIT,
-    INDEX_BIT,
-    INDICES_AT,
     LENGTH,
     NULLS,
     OFFSETS_AT,
@@ -75,11 +55,16 @@ from shm_arrangements.kernels.nodes import (
     VALIDITY_AT,
     VALUES_AT,
 )
-
-TABLES = read(i64, 3)
-
-ROW_BITS: Final = 48
-_ROW = (1 << ROW_BITS) - 1
+from shm_arrangements.kernels.refs import (
+    ROW_BITS,
+    ROW_MASK,
+    TABLES,
+    null_at,
+    place_at,
+    same_value,
+    span_at,
+)
+from shm_arrangements.kernels.stores import store_i64, store_u8, store_u16, store_u32, store_u64
 
 # Of a node: whether its values are all the same, and the first of them; how many values, how many of them
 # NULL, their bytes or elements; and how many values and bytes or elements have been filled in.
@@ -87,62 +72,6 @@ FACTS: Final = 8
 SAME, FIRST, COUNT, NULL_COUNT, BYTES, DONE, AT = range(7)
 # What SAME may be: not all values are the same; those met are; all are, and have been measured.
 NOT, SO_FAR, KNOWN = range(3)
-
-_ZERO = np.uint64(0)
-NONE: Final = 0xFFFFFFFF  # no entry
-
-
-def _storer(numba_type: Any, ctype: Any) -> Any:
-    """A function that writes one value at an address, aligned or not."""
-    if getattr(config, "DISABLE_JIT", 0):
-
-        def put(address: Any, value: Any) -> None:
-            ctype.from_address(int(address)).value = int(value)
-
-        return put
-
-    @intrinsic
-    def store(typingctx: Any, address: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            place = context.get_data_type(numba_type).as_pointer()
-            word = context.cast(builder, args[1], signature.args[1], numba_type)
-            builder.store(word, builder.inttoptr(args[0], place), align=1)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, value), codegen
-
-    return store
-
-
-store_u8: Any = _storer(types.uint8, ctypes.c_uint8)
-store_u16: Any = _storer(types.uint16, ctypes.c_uint16)
-store_u32: Any = _storer(types.uint32, ctypes.c_uint32)
-store_u64: Any = _storer(types.uint64, ctypes.c_uint64)
-store_i64: Any = _storer(types.int64, ctypes.c_int64)
-
-
-@inner
-def _same(tables: Any, column: Any, r: Any, s: Any) -> bool:
-    """Whether two refs have the same value."""
-    a, b = tables[r >> ROW_BITS], tables[s >> ROW_BITS]
-    return compare_cells(a, r & _ROW, b, s & _ROW, column, column + 1) == 0
-
-
-@inner
-def _is_null(tables: Any, row: Any, ref: Any) -> bool:
-    return is_null(tables[ref >> ROW_BITS], row, ref & _ROW)
-
-
-@inner
-def _place(tables: Any, row: Any, ref: Any) -> Any:
-    return place_of(tables[ref >> ROW_BITS], row, ref & _ROW)
-
-
-@inner
-def _span(tables: Any, row: Any, ref: Any) -> Any:
-    """Where the text or list of a ref begins and ends."""
-    table = tables[ref >> ROW_BITS]
-    return bytes_at(table, row, place_of(table, row, ref & _ROW))
 
 
 @inner
@@ -177,19 +106,19 @@ def measure(tables: Any, rows: Any, first: int, last: int, refs: Any, facts: Any
                 facts[node, FIRST] = refs[0]
             head = facts[node, FIRST]
             for k in range(m):
-                if not _same(tables, node, head, refs[k]):
+                if not same_value(tables, node, head, refs[k]):
                     facts[node, SAME] = NOT
                     break
         facts[node, COUNT] += m
         if _any_null(tables, row):
             nulls = np.int64(0)
             for k in range(m):
-                nulls += np.int64(_is_null(tables, row, refs[k]))
+                nulls += np.int64(null_at(tables, row, refs[k]))
             facts[node, NULL_COUNT] += nulls
         if _is_sized(tables[0, row, KIND]):
             total = np.int64(0)
             for k in range(m):
-                lo, hi = _span(tables, row, refs[k])
+                lo, hi = span_at(tables, row, refs[k])
                 total += hi - lo
             facts[node, BYTES] += total
         so_far += np.int64(facts[node, SAME] == SO_FAR)
@@ -211,12 +140,12 @@ def find_constants(tables: Any, columns: int, lengths: Any, facts: Any) -> None:
         for source in range(first, tables.shape[0]):
             if lengths[source] > 0 and same:
                 same = tables[source, node, MODE] == CONSTANT
-                same = same and _same(tables, node, head, np.int64(source) << ROW_BITS)
+                same = same and same_value(tables, node, head, np.int64(source) << ROW_BITS)
         if same:
             facts[node, SAME], facts[node, FIRST], facts[node, COUNT] = KNOWN, head, 1
-            facts[node, NULL_COUNT] = np.int64(_is_null(tables, node, head))
+            facts[node, NULL_COUNT] = np.int64(null_at(tables, node, head))
             if _is_sized(tables[first, node, KIND]):
-                lo, hi = _span(tables, node, head)
+                lo, hi = span_at(tables, node, head)
                 facts[node, BYTES] = hi - lo
 
 
@@ -244,12 +173,12 @@ def child_refs(tables: Any, row: int, refs: Any, out: Any) -> int:
     """
     at: Any = np.int64(0)
     for k in range(refs.shape[0]):
-        source = refs[k] & ~_ROW
+        source = refs[k] & ~ROW_MASK
         if tables[0, row, KIND] == KIND_RECORD:
-            out[at] = source | _place(tables, row, refs[k])
+            out[at] = source | place_at(tables, row, refs[k])
             at += 1
             continue
-        lo, hi = _span(tables, row, refs[k])
+        lo, hi = span_at(tables, row, refs[k])
         for element in range(lo, hi):
             out[at] = source | element
             at += 1
@@ -273,11 +202,11 @@ def _at(mode: Any, indices: Any, row: Any) -> Any:
 @inner
 def _value_at(tables: Any, row: Any, width: Any, values: Any, mode: Any, indices: Any, ref: Any) -> Any:
     """Where the value of a ref lies; values, mode, indices: of the first source, looked up before."""
-    if ref <= _ROW:
+    if ref <= ROW_MASK:
         return values + width * _at(mode, indices, ref)
     source = ref >> ROW_BITS
     mode, indices = tables[source, row, MODE], tables[source, row, INDICES]
-    return tables[source, row, VALUES] + width * _at(mode, indices, ref & _ROW)
+    return tables[source, row, VALUES] + width * _at(mode, indices, ref & ROW_MASK)
 
 
 @inner
@@ -336,18 +265,18 @@ def _fill_texts(tables: Any, row: Any, refs: Any, m: Any, offsets: Any, values: 
 @inner
 def _offset_at(tables: Any, row: Any, first: Any, mode: Any, indices: Any, ref: Any) -> Any:
     """As `_value_at`, of the offsets."""
-    if ref <= _ROW:
+    if ref <= ROW_MASK:
         return first + 8 * _at(mode, indices, ref)
     source = ref >> ROW_BITS
     mode, indices = tables[source, row, MODE], tables[source, row, INDICES]
-    return tables[source, row, OFFSETS] + 8 * _at(mode, indices, ref & _ROW)
+    return tables[source, row, OFFSETS] + 8 * _at(mode, indices, ref & ROW_MASK)
 
 
 @inner
 def _fill_sizes(tables: Any, row: Any, refs: Any, m: Any, offsets: Any, at: Any) -> Any:
     """Of lists, the offsets alone: elements are filled in as nodes of their own."""
     for k in range(m):
-        lo, hi = _span(tables, row, refs[k])
+        lo, hi = span_at(tables, row, refs[k])
         at += hi - lo
         store_i64(offsets + 8 * k + 8, at)
     return at
@@ -359,7 +288,7 @@ def _fill_validity(tables: Any, row: Any, refs: Any, m: Any, out: Any, done: Any
     for k in range(m):
         at = done + k
         byte = np.int64(0) if at & 7 == 0 else np.int64(load_u8(out + (at >> 3)))
-        store_u8(out + (at >> 3), byte | (np.int64(not _is_null(tables, row, refs[k])) << (at & 7)))
+        store_u8(out + (at >> 3), byte | (np.int64(not null_at(tables, row, refs[k])) << (at & 7)))
 
 
 @kernel(TABLES, I64, i64, i64, I64, I64_2D, I64_2D, i64, OUT_I64_2D)
@@ -404,97 +333,5 @@ def fill_words(sources: Any, refs: Any, least: Any, out: Any) -> None:
     one for all.
     """
     for k in range(refs.shape[0]):
-        source, row = refs[k] >> ROW_BITS, refs[k] & _ROW
+        source, row = refs[k] >> ROW_BITS, refs[k] & ROW_MASK
         out[k] = max(load_u64(sources[source, 0] + sources[source, 1] * row), least)
-
-
-@inner
-def _text_of(tables: Any, row: Any, ref: Any) -> Any:
-    """Address and bytes of the text of a ref."""
-    lo, hi = _span(tables, row, ref)
-    return tables[ref >> ROW_BITS, row, VALUES] + lo, hi - lo
-
-
-# Of an interner: the entries there are, their bytes together, and whether there was no room for one.
-ENTRIES, ENTRY_BYTES, FULL = range(3)
-
-
-@inner
-def _find(tables: Any, column: Any, ref: Any, slots: Any, entries: Any, hashes: Any) -> Any:
-    """The slot of the text of a ref, its hash, and its bytes; the slot is empty if the text is not there."""
-    address, size = _text_of(tables, column, ref)
-    digest = mix_bytes(SEED, address, size)
-    mask = slots.shape[0] - 1
-    slot = np.int64(digest >> np.uint64(20)) & mask
-    while slots[slot] != NONE:
-        entry = np.int64(slots[slot])
-        if hashes[entry] == digest:
-            other, other_size = _text_of(tables, column, entries[entry])
-            if other_size == size and compare_bytes(address, size, other, size) == 0:
-                break
-        slot = (slot + 1) & mask
-    return slot, digest, size
-
-
-@inner
-def _known_place(tables: Any, column: Any, ref: Any, starts: Any) -> Any:
-    """Where in `known` the text of a ref has its number; -1 if its source has no room there."""
-    source = ref >> ROW_BITS
-    if starts[source] == starts[source + 1]:
-        return np.int64(-1)
-    return starts[source] + _place(tables, column, ref)
-
-
-@kernel(TABLES, i64, I64, OUT_U32, OUT_I64, OUT_U64, OUT_U32, I64, OUT_I64)
-def intern(
-    tables: Any, column: int, refs: Any, slots: Any, entries: Any, hashes: Any, known: Any, starts: Any,
-    state: Any,
-) -> None:  # fmt: skip
-    """Number the texts of refs (m,) that have no number yet, until there is no room.
-
-    slots: a power of two, more than entries; entries: of each number, a ref that has it; hashes as many.
-    known[starts[s] + i]: the number of entry i of the dictionary of source s, or of its row i if it has none,
-    NONE at first; a source without room there (starts (k + 1,) ascend) is looked up anew each time.
-    state (3,): zeros at first.
-    """
-    count = state[ENTRIES]
-    for k in range(refs.shape[0]):
-        place = _known_place(tables, column, refs[k], starts)
-        if place >= 0 and known[place] != NONE:
-            continue
-        slot, digest, size = _find(tables, column, refs[k], slots, entries, hashes)
-        if slots[slot] == NONE:
-            if count == entries.shape[0]:
-                state[FULL] = 1
-                break
-            slots[slot] = np.uint32(count)
-            entries[count] = refs[k]
-            hashes[count] = digest
-            count += 1
-            state[ENTRY_BYTES] += size
-        if place >= 0:
-            known[place] = slots[slot]
-    state[ENTRIES] = count
-
-
-@kernel(TABLES, i64, I64, U32, I64, U64, U32, I64, I64_2D, i64, i64)
-def fill_indices(
-    tables: Any, column: int, refs: Any, slots: Any, entries: Any, hashes: Any, known: Any, starts: Any,
-    nodes: Any, done: int, base: int,
-) -> None:  # fmt: skip
-    """Write the numbers of the texts of refs (m,), which are interned, as indices `done` and on."""
-    width = (nodes[column, TYPE] >> INDEX_BIT) & 0xFF
-    out = base + nodes[column, INDICES_AT] + width * done
-    for k in range(refs.shape[0]):
-        place = _known_place(tables, column, refs[k], starts)
-        if place >= 0:
-            number = known[place]
-        else:
-            slot, _, _ = _find(tables, column, refs[k], slots, entries, hashes)
-            number = slots[slot]
-        if width == 1:
-            store_u8(out + k, number)
-        elif width == 2:
-            store_u16(out + 2 * k, number)
-        else:
-            store_u32(out + 4 * k, number)

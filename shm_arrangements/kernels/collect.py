@@ -20,8 +20,9 @@ from numba.extending import intrinsic
 
 from shm_arrangements.kernels import cells as tables
 from shm_arrangements.kernels.cells import bytes_at, is_null, place_of
-from shm_arrangements.kernels.find import BATCH_SHIFT, CELLS, CHAIN, ROW_MASK, diff_of, time_of
+from shm_arrangements.kernels.find import CHAIN, diff_of, time_of
 from shm_arrangements.kernels.jit import I64, OUT_BOOL, OUT_I64, OUT_U8, OUT_U64, i64, inner, kernel
+from shm_arrangements.kernels.refs import ROW_BITS, ROW_MASK, TABLES, null_at, span_at, text_at
 
 
 @intrinsic
@@ -70,53 +71,51 @@ def _copy_bytes(target: Any, source: Any, size: Any) -> None:
         k += 1
 
 
-@kernel(CELLS, i64, i64, I64, OUT_U8, i64)
+@kernel(TABLES, i64, i64, I64, OUT_U8, i64)
 def gather_fixed(cells: Any, column: int, width: int, refs: Any, out: Any, at: int) -> None:
     """Values of `width` bytes each."""
     target = out.ctypes.data + at * width
     for i in range(refs.shape[0]):
-        table = cells[refs[i] >> BATCH_SHIFT]
+        table = cells[refs[i] >> ROW_BITS]
         place = place_of(table, column, refs[i] & ROW_MASK)
         _copy_value(target + i * width, table[column, tables.VALUES] + place * width, width)
 
 
-@kernel(CELLS, i64, I64, OUT_BOOL, i64)
+@kernel(TABLES, i64, I64, OUT_BOOL, i64)
 def gather_valid(cells: Any, column: int, refs: Any, out: Any, at: int) -> int:
     """Whether each is not NULL. Returns the NULLs."""
     nulls = 0
     for i in range(refs.shape[0]):
-        null = is_null(cells[refs[i] >> BATCH_SHIFT], column, refs[i] & ROW_MASK)
+        null = null_at(cells, column, refs[i])
         out[at + i] = not null
         nulls += int(null)
     return nulls
 
 
-@kernel(CELLS, i64, I64, OUT_I64, i64)
+@kernel(TABLES, i64, I64, OUT_I64, i64)
 def gather_offsets(cells: Any, column: int, refs: Any, out: Any, at: int) -> None:
     """Offsets of texts, going on from out[at], which is set."""
     end = out[at]
     for i in range(refs.shape[0]):
-        table = cells[refs[i] >> BATCH_SHIFT]
-        lo, hi = bytes_at(table, column, place_of(table, column, refs[i] & ROW_MASK))
+        lo, hi = span_at(cells, column, refs[i])
         end += hi - lo
         out[at + i + 1] = end
 
 
-@kernel(CELLS, i64, I64, I64, OUT_U8, i64)
+@kernel(TABLES, i64, I64, I64, OUT_U8, i64)
 def gather_texts(cells: Any, column: int, refs: Any, offsets: Any, out: Any, at: int) -> None:
     """The bytes of texts, to where their offsets say."""
     target = out.ctypes.data
     for i in range(refs.shape[0]):
-        table = cells[refs[i] >> BATCH_SHIFT]
-        lo, hi = bytes_at(table, column, place_of(table, column, refs[i] & ROW_MASK))
-        _copy_bytes(target + offsets[at + i], table[column, tables.VALUES] + lo, hi - lo)
+        address, size = text_at(cells, column, refs[i])
+        _copy_bytes(target + offsets[at + i], address, size)
 
 
 @kernel(CHAIN, I64, OUT_U64, i64)
 def gather_times(chain: Any, refs: Any, out: Any, at: int) -> None:
     """The times of updates."""
     for i in range(refs.shape[0]):
-        out[at + i] = time_of(chain, refs[i] >> BATCH_SHIFT, refs[i] & ROW_MASK)
+        out[at + i] = time_of(chain, refs[i] >> ROW_BITS, refs[i] & ROW_MASK)
 
 
 # Below, rows [lo, hi) of batch b but for those listed in `left_out`, which ascend.
@@ -128,7 +127,7 @@ def _kept_until(left_out: Any, q: Any, hi: Any) -> Any:
     return left_out[q] if q < left_out.shape[0] else hi
 
 
-@kernel(CELLS, i64, i64, i64, i64, i64, I64, OUT_U8, i64)
+@kernel(TABLES, i64, i64, i64, i64, i64, I64, OUT_U8, i64)
 def copy_fixed(
     cells: Any, b: int, column: int, width: int, lo: int, hi: int, left_out: Any, out: Any, at: int
 ) -> None:
@@ -149,7 +148,7 @@ def copy_fixed(
         start = stop + 1
 
 
-@kernel(CELLS, i64, i64, i64, i64, I64, OUT_BOOL, i64)
+@kernel(TABLES, i64, i64, i64, i64, I64, OUT_BOOL, i64)
 def copy_valid(cells: Any, b: int, column: int, lo: int, hi: int, left_out: Any, out: Any, at: int) -> int:
     """Whether each is not NULL. Returns the NULLs."""
     table = cells[b]
@@ -166,7 +165,7 @@ def copy_valid(cells: Any, b: int, column: int, lo: int, hi: int, left_out: Any,
     return nulls
 
 
-@kernel(CELLS, i64, i64, i64, i64, I64, OUT_I64, i64)
+@kernel(TABLES, i64, i64, i64, i64, I64, OUT_I64, i64)
 def copy_offsets(cells: Any, b: int, column: int, lo: int, hi: int, left_out: Any, out: Any, at: int) -> None:
     """Offsets of texts, going on from out[at], which is set."""
     table = cells[b]
@@ -182,7 +181,7 @@ def copy_offsets(cells: Any, b: int, column: int, lo: int, hi: int, left_out: An
         start = stop + 1
 
 
-@kernel(CELLS, i64, i64, i64, i64, I64, I64, OUT_U8, i64)
+@kernel(TABLES, i64, i64, i64, i64, I64, I64, OUT_U8, i64)
 def copy_texts(
     cells: Any, b: int, column: int, lo: int, hi: int, left_out: Any, offsets: Any, out: Any, at: int
 ) -> None:

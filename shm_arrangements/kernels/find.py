@@ -2,8 +2,7 @@
 
 A *chain* tells kernels where m batches lie: one row of eight int64 a batch (`FIELDS`), addresses included,
 and beside it `cells` (m, columns, 8), the batches' tables (cells.py). A constant time or diff has step 0, so
-who reads it needs not know. An update of a chain is named by a *reference*: its row, and its batch from bit
-`BATCH_SHIFT` on.
+who reads it needs not know. An update of a chain is named by a *ref* (refs.py): its batch and its row.
 
 Within a batch, updates are sorted by (code, columns, time). `fold` merges sorted stretches of several batches
 and sums the updates of equal rows; everything else here chooses the stretches: the runs of the keys that are
@@ -43,20 +42,18 @@ from shm_arrangements.kernels.cells import (
     place_of,
 )
 from shm_arrangements.kernels.jit import I64, OUT_I64, OUT_I64_2D, i64, inner, kernel, read, u64
+from shm_arrangements.kernels.refs import TABLES, ref_of
 from shm_arrangements.kernels.seek import find_code, prefetch, run_end
 
 CHAIN = read(i64, 2)
-CELLS = read(i64, 3)
 
 # The fields of a chain's row: addresses and rows; a step is 8, or 0 if one value stands for all.
 FIELDS: Final = 8
 CODES, ROWS, TIMES, TIME_STEP, DIFFS, DIFF_STEP = range(6)
 
-BATCH_SHIFT: Final = 40
-ROW_MASK: Final = (1 << BATCH_SHIFT) - 1
 OVERFLOW: Final = -1  # instead of a count: a sum is beyond 64 bits
 
-# What `find_word` and `find_key` say instead of a reference.
+# What `find_word` and `find_key` say instead of a ref.
 NONE: Final = -1
 MANY: Final = -2
 
@@ -105,12 +102,6 @@ def time_of(chain: Any, b: Any, row: Any) -> Any:
 def diff_of(chain: Any, b: Any, row: Any) -> Any:
     """The diff of an update."""
     return load_i64(chain[b, DIFFS] + row * chain[b, DIFF_STEP])
-
-
-@inner
-def reference(b: Any, row: Any) -> Any:
-    """The name of an update in its chain."""
-    return (np.int64(b) << BATCH_SHIFT) | np.int64(row)
 
 
 @inner
@@ -163,7 +154,7 @@ def _put(b: Any, row: Any, high: Any, low: Any, refs: Any, sums: Any, at: Any) -
     if high < LEAST_HIGH or high > MOST_HIGH:
         return np.int64(OVERFLOW)
     if high != 0 or low != 0:
-        refs[at] = reference(b, row)
+        refs[at] = ref_of(b, row)
         sums[at] = (high << 32) + low
         at += 1
     return np.int64(at)
@@ -176,7 +167,7 @@ def fold(
 ) -> Any:  # fmt: skip
     """Merge sorted stretches, heads[q] = (batch, row, end) for q < count, and sum the diffs of equal rows.
 
-    Columns before `first` are known to be equal in them all, but for their codes. Writes a reference to one
+    Columns before `first` are known to be equal in them all, but for their codes. Writes a ref of one
     of the updates of each row, and the sum if it is not 0, from place `at` on. Returns the next place, or
     OVERFLOW. `heads` is used up.
     """
@@ -257,13 +248,13 @@ def find_in_batch(codes: Any, table: Any, code: Any, keys: Any, k: Any, columns:
 
 @inner
 def _only(chain: Any, b: Any, lo: Any, hi: Any, latest: Any, found: Any) -> Any:
-    """What is known when [lo, hi) of batch b joins `found`: a reference only to one update of diff 1."""
+    """What is known when [lo, hi) of batch b joins `found`: a ref only of one update of diff 1."""
     for row in range(lo, hi):
         if time_of(chain, b, row) > latest:
             continue
         if found != NONE or diff_of(chain, b, row) != 1:
             return np.int64(MANY)
-        found = reference(b, row)
+        found = ref_of(b, row)
     return np.int64(found)
 
 
@@ -271,7 +262,7 @@ def _only(chain: Any, b: Any, lo: Any, hi: Any, latest: Any, found: Any) -> Any:
 def find_word(chain: Any, word: int, latest: int) -> int:
     """The update of the key whose code, alone, is the key: IDENTITY, and not both NULL and 0.
 
-    word, latest: the bits of u64. Returns its reference if it is one, of diff 1; NONE if no time up to
+    word, latest: the bits of u64. Returns its ref if it is one, of diff 1; NONE if no time up to
     `latest` has one; MANY if there is more to say.
     """
     code = np.uint64(np.int64(word))
@@ -290,7 +281,7 @@ def find_word(chain: Any, word: int, latest: int) -> int:
     return found  # type: ignore[no-any-return]
 
 
-@kernel(CHAIN, CELLS, TABLE, i64, i64, i64)
+@kernel(CHAIN, TABLES, TABLE, i64, i64, i64)
 def find_key(chain: Any, cells: Any, key: Any, columns: int, ordered: int, latest: int) -> int:
     """As `find_word`, for the key that row 0 of the table `key` holds.
 
@@ -331,7 +322,7 @@ def _ask_for(table: Any, row: Any, near: Any) -> None:
         prefetch(table[0, VALUES] + row * (16 if kind >= KIND_I128 else 8))
 
 
-@kernel(CELLS, TABLE, i64, OUT_I64, OUT_I64)
+@kernel(TABLES, TABLE, i64, OUT_I64, OUT_I64)
 def narrow_runs(cells: Any, keys: Any, columns: int, lo: Any, hi: Any) -> int:
     """Narrow runs of n keys' codes to those of the keys themselves, in place. Returns the updates left.
 
@@ -354,12 +345,12 @@ def narrow_runs(cells: Any, keys: Any, columns: int, lo: Any, hi: Any) -> int:
     return left  # type: ignore[no-any-return]
 
 
-@kernel(CHAIN, CELLS, i64, i64, I64, I64, u64, OUT_I64_2D, OUT_I64, OUT_I64, OUT_I64)
+@kernel(CHAIN, TABLES, i64, i64, I64, I64, u64, OUT_I64_2D, OUT_I64, OUT_I64, OUT_I64)
 def fold_runs(
     chain: Any, cells: Any, first: int, last: int, lo: Any, hi: Any, latest: Any,
     heads: Any, refs: Any, sums: Any, out_keys: Any,
 ) -> int:  # fmt: skip
-    """The rows of n keys at a time, in the keys' order: a reference, a sum that is not 0, and which key.
+    """The rows of n keys at a time, in the keys' order: a ref, a sum that is not 0, and which key.
 
     lo, hi: (m * n,), where key k stands in batch b, at place b * n + k. first: columns before it are a key's,
     and not compared; last: the number of columns. heads: (m, 3) scratch. Returns the rows, or OVERFLOW.
@@ -380,7 +371,7 @@ def fold_runs(
         if count == 1 and heads[0, 2] - heads[0, 1] == 1:
             b, row = heads[0, 0], heads[0, 1]
             if time_of(chain, b, row) <= latest:
-                refs[at] = reference(b, row)
+                refs[at] = ref_of(b, row)
                 sums[at] = diff_of(chain, b, row)
                 at += 1
         else:
@@ -392,12 +383,12 @@ def fold_runs(
     return at  # type: ignore[no-any-return]
 
 
-@kernel(CHAIN, CELLS, I64, I64, u64, u64, i64, i64, OUT_I64_2D, OUT_I64, OUT_I64)
+@kernel(CHAIN, TABLES, I64, I64, u64, u64, i64, i64, OUT_I64_2D, OUT_I64, OUT_I64)
 def fold_ranges(
     chain: Any, cells: Any, lo: Any, hi: Any, earliest: Any, latest: Any, columns: int, by_time: int,
     heads: Any, refs: Any, sums: Any,
 ) -> int:  # fmt: skip
-    """The rows of [lo[b], hi[b]) of each batch b, in the batches' order: a reference and a sum that is not 0.
+    """The rows of [lo[b], hi[b]) of each batch b, in the batches' order: a ref and a sum that is not 0.
 
     Of updates whose time is in [earliest, latest]; by_time: equal rows are summed only if of one time.
     heads: (m, 3) scratch. Returns the rows, or OVERFLOW.

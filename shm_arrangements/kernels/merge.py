@@ -12,7 +12,6 @@ from typing import Any, Final
 import numpy as np
 
 from shm_arrangements.kernels.accumulate import LEAST_HIGH, LOW32, MOST_HIGH, write_parts
-from shm_arrangements.kernels.assemble import ROW_BITS
 from shm_arrangements.kernels.cells import TABLE, compare_cells, load_i64, load_u64
 from shm_arrangements.kernels.jit import (
     I64,
@@ -24,11 +23,10 @@ from shm_arrangements.kernels.jit import (
     i64,
     inner,
     kernel,
-    read,
     u64,
 )
+from shm_arrangements.kernels.refs import TABLES, ref_of
 
-TABLES = read(i64, 3)
 LAST_CODE: Final = (1 << 64) - 1
 _MOST: Final = np.uint64(LAST_CODE)
 
@@ -360,7 +358,7 @@ def replay_merge(sources: Any, ops: Any, odds: Any, cursor: Any, refs: Any, sums
     """The next updates to write, as `merge_sources` decided: as many as there is room for.
 
     refs, sums: (m,).
-    A ref is the source above ROW_BITS (assemble.py) bits, and the row. cursor (CURSOR_FIELDS,), zeros at
+    cursor (CURSOR_FIELDS,), zeros at
     first, lasts between calls. There must be as many left. Returns the updates gone through.
     """
     first = op = cursor[AT_OP]
@@ -371,7 +369,7 @@ def replay_merge(sources: Any, ops: Any, odds: Any, cursor: Any, refs: Any, sums
         decided = ops[op]
         source = np.int64(decided & SOURCE_MASK)
         row = cursor[AT_ROW + source]
-        refs[at] = (source << ROW_BITS) | row
+        refs[at] = ref_of(source, row)
         if decided & PARTS:
             if cursor[DUE] == 0:
                 cursor[DUE] = odds[odd]

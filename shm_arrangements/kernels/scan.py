@@ -16,18 +16,17 @@ import numpy as np
 
 from shm_arrangements.kernels.cells import load_u64
 from shm_arrangements.kernels.find import (
-    CELLS,
     CHAIN,
     CODES,
     OVERFLOW,
     ROWS,
     diff_of,
     fold,
-    reference,
     time_of,
     words_at,
 )
 from shm_arrangements.kernels.jit import I64, OUT_I64, OUT_I64_2D, OUT_U32, i64, inner, kernel, u64
+from shm_arrangements.kernels.refs import TABLES, ref_of
 
 _STRETCH: Final = 256  # updates of a batch whose codes are compared with the others' at a time
 _SLOT_BITS: Final = 14
@@ -77,7 +76,7 @@ def _stretch_end(chain: Any, places: Any, hi: Any) -> Any:
 
 
 @kernel(
-    CHAIN, CELLS, I64, I64, I64, i64, u64, i64, OUT_U32, OUT_I64_2D, OUT_I64_2D, OUT_I64, OUT_I64, OUT_I64
+    CHAIN, TABLES, I64, I64, I64, i64, u64, i64, OUT_U32, OUT_I64_2D, OUT_I64_2D, OUT_I64, OUT_I64, OUT_I64
 )
 def fold_shared(
     chain: Any, cells: Any, lo: Any, hi: Any, mixed: Any, largest: int, latest: Any, columns: int,
@@ -212,7 +211,7 @@ def _fold_listed(
             count += 1
         if count == 1 and mixed[heads[0, 0]] == 0:  # only its slot was another's, too
             for row in range(heads[0, 1], heads[0, 2]):
-                refs[at] = reference(heads[0, 0], row)
+                refs[at] = ref_of(heads[0, 0], row)
                 sums[at] = diff_of(chain, heads[0, 0], row)
                 at += 1
             continue

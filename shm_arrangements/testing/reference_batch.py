@@ -1,6 +1,7 @@
 """References of the kernels that make batches: rows put in order and summed, and what is assembled of them.
 
-The kernels of assemble.py and nodes.py have one reference together: a batch is of the rows it was to be of.
+The kernels of assemble.py, intern.py and nodes.py have one reference together: a batch is of the rows it was
+to be of.
 
 Does not: know how a batch lies in memory; test_format.py reads that.
 """
@@ -114,8 +115,8 @@ def span(times: Array, diffs: Array) -> tuple[Array, int]:
 @reference_of("assemble.child_refs")
 @reference_of("assemble.fill")
 @reference_of("assemble.fill_words")
-@reference_of("assemble.intern")
-@reference_of("assemble.fill_indices")
+@reference_of("intern.intern")
+@reference_of("intern.fill_indices")
 @reference_of("nodes.place_nodes")
 @reference_of("nodes.describe_nodes")
 @reference_of("nodes.zero_gaps")

@@ -13,7 +13,7 @@ from shm_arrangements.builder import HeapAllocator, build_batch
 from shm_arrangements.description import Description
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.kernels import arrange, sort
-from shm_arrangements.kernels.assemble import ROW_BITS
+from shm_arrangements.kernels.refs import ROW_BITS
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.testing import reference_batch as reference
 from shm_arrangements.testing.model import normal_row
@@ -131,7 +131,7 @@ def _span(draw: Any) -> list[Any]:
 
 @together(
     "assemble.measure", "assemble.find_constants", "assemble.decide", "assemble.child_refs", "assemble.fill",
-    "assemble.fill_words", "assemble.intern", "assemble.fill_indices", "nodes.place_nodes",
+    "assemble.fill_words", "intern.intern", "intern.fill_indices", "nodes.place_nodes",
     "nodes.describe_nodes", "nodes.zero_gaps", "nodes.check_nodes", "nodes.verify_nodes",
 )  # fmt: skip
 def _assemble(draw: Any) -> tuple[Any, Any]:

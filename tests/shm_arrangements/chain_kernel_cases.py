@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shm_arrangements.kernels import cells, find, scan
+from shm_arrangements.kernels.refs import ROW_BITS, ROW_MASK
 from shm_arrangements.testing import reference_chain as reference
 from shm_arrangements.testing.meaning import Relation, hash_row, row_key
 from shm_arrangements.testing.reference import Updates
@@ -57,7 +58,7 @@ class Chain:
         return sum(len(batch.codes) for batch in self.batches)
 
     def name(self, ref: int, *, by_time: bool = False) -> Any:
-        place = (ref >> find.BATCH_SHIFT, ref & find.ROW_MASK)
+        place = (ref >> ROW_BITS, ref & ROW_MASK)
         return reference.name_of(self.batches, place, by_time=by_time)
 
     def shown(self, *, with_rows: bool = False) -> Both:
@@ -116,7 +117,7 @@ def _bits(code: int) -> Any:
 def _came(found: int) -> Any:
     if found == find.NONE:
         return None
-    return reference.MANY if found == find.MANY else (found >> find.BATCH_SHIFT, found & find.ROW_MASK)
+    return reference.MANY if found == find.MANY else (found >> ROW_BITS, found & ROW_MASK)
 
 
 def _or_more(came: Any, should: Any, most: int) -> Any:
@@ -301,7 +302,7 @@ def _refs(draw: Any, chain: Chain) -> Both:
     """Some updates in any order: as references, and as places."""
     places = [(b, row) for b, batch in enumerate(chain.batches) for row in range(len(batch.codes))]
     picked = draw(st.lists(st.sampled_from(places), max_size=12))
-    return Both((i64([(b << find.BATCH_SHIFT) | row for b, row in picked]),), (picked,))
+    return Both((i64([(b << ROW_BITS) | row for b, row in picked]),), (picked,))
 
 
 def _stretch(draw: Any, chain: Chain) -> tuple[int, Both]:

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from numba import config
 
 from shm_arrangements.columns import Column, Table
-from shm_arrangements.kernels import assemble, cells, merge, seek, sort
+from shm_arrangements.kernels import cells, merge, seek, sort
+from shm_arrangements.kernels.refs import ROW_BITS, ROW_MASK
 from shm_arrangements.testing import reference, strategies
 from shm_arrangements.testing.meaning import Relation, hash_row, parts_of, row_key
 from shm_arrangements.types import VARIABLE, ColumnSpec, ColumnType, ListType, RecordType
@@ -509,7 +510,7 @@ def _merge(draw: Any) -> tuple[Any, Any]:
         refs, sums = np.empty(room, np.int64), np.empty(room, np.int64)
         merge.replay_merge(sources, ops, odds, cursor, refs, sums)
         came += [
-            (ref >> assemble.ROW_BITS, ref & ((1 << assemble.ROW_BITS) - 1), diff)
+            (ref >> ROW_BITS, ref & ROW_MASK, diff)
             for ref, diff in zip(refs.tolist(), sums.tolist(), strict=True)
         ]
     return came, should

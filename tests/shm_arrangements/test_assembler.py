@@ -14,7 +14,7 @@ from shm_arrangements.columns import Encoding
 from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
-from shm_arrangements.kernels.assemble import ROW_BITS
+from shm_arrangements.kernels.refs import ROW_BITS
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.types import ColumnSpec, ColumnType, ListType
 from shm_arrangements.updates import Updates
