@@ -13,8 +13,8 @@ only grows (best_rows.py); lists walk such trees (lists.py).
 
 A group whose net count of rows is 0 has no row. Where all aggregates have signed results (count, sum, avg of
 all values that have a sign) a negative count gives them; else (min, max, distinct, lists, and distinct keys,
-which is a Reduce without aggregates) a row, value or group below zero is an error in data. Of unsigned integers
-sum and avg are errors as far as it shows in them.
+which is a Reduce without aggregates) a row, value or group below zero is an error in data. Of unsigned
+integers sum and avg are errors as far as it shows in them.
 
 Does not: evaluate expressions, make a row for an empty input, or judge the order of blocks: no answer depends
 on it.

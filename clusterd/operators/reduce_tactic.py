@@ -8,8 +8,8 @@ falls outside) and of their squares (a window). Aggregates share fields. Adding 
 retraction gives back the very words, and a group without contents has zero words.
 
 A count of values that is below zero makes signed results of count, sum and avg. bool_and, bool_or and the
-variances have no such results, nor do sums and means of unsigned integers: there it is a fault, as is a result
-that does not fit its type.
+variances have no such results, nor do sums and means of unsigned integers: there it is a fault, as is a
+result that does not fit its type.
 
 Does not: find groups, order times, or emit; reduce.py does. min and max are not accumulable:
 kernels/steps.py.

@@ -660,8 +660,7 @@ def _reduce_group(
     if not signed and any(count < 0 for count in members.values()):
         out.fail("invalid-data", 1)
         return
-    if sum(members.values()) == 0:
-        return  # with negative counts: the group is there as often as its rows are
+    is_present = sum(members.values()) != 0  # with negative counts: the group is there as often as its rows
     cells: list[Any] = []
     at_column = 0
     for aggregate in plan.aggregates:
@@ -673,10 +672,14 @@ def _reduce_group(
             _bump(counts, values[at_column], count)
         cells.append(_aggregate(aggregate, counts, types[at_column]))
         at_column += 1
-    failed = [(a, c) for a, c in zip(plan.aggregates, cells, strict=True) if isinstance(c, Err)]
+    failed = [
+        (a, c)
+        for a, c in zip(plan.aggregates, cells, strict=True)
+        if isinstance(c, Err) and (is_present or c.text == BELOW_ZERO)
+    ]
     for aggregate, error in failed:  # each speaks for itself
         out.fail(f"{error.text}: {aggregate.function} of group {key}", 1)
-    if not failed:
+    if is_present and not failed:
         out.add(key + tuple(cells), 1)
 
 
@@ -692,6 +695,8 @@ def _aggregate_type(aggregate: Aggregate, types: Types) -> ColumnType:
 
 
 SPREADS = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
+UNSIGNED = (T.UINT16, T.UINT32, T.UINT64)
+BELOW_ZERO = "invalid-data"
 
 
 def _aggregate(aggregate: Aggregate, counts: dict[Any, int], type_: ColumnType) -> Any:
@@ -701,6 +706,10 @@ def _aggregate(aggregate: Aggregate, counts: dict[Any, int], type_: ColumnType) 
     if aggregate.function == "jsonb_agg":
         values = _listed(aggregate, known) + ["null"] * _copies(aggregate, counts.get(None, 0))
         return f"[{','.join(values)}]"
+    if type_ in UNSIGNED and aggregate.function in ("sum", "avg"):
+        count, total = sum(known.values()), sum(v * n for v, n in known.items())
+        if count < 0 or total < 0 or (total and not count):
+            return Err(BELOW_ZERO)
     if sum(known.values()) == 0:
         return None  # no values, or with negative counts as many as missing ones
     if aggregate.function in ("min", "max", "bool_and", "bool_or"):
