@@ -93,7 +93,10 @@ class Aggregate(msgspec.Struct, frozen=True):
 
 
 class Reduce(msgspec.Struct, frozen=True, tag="reduce", tag_field="p"):
-    """One row a group: the group's key, then the aggregates. Without aggregates: distinct keys."""
+    """One row a group: the group's key, then the aggregates. Without aggregates: distinct keys.
+
+    monotonic: as of TopK.
+    """
 
     input: Plan
     group_key: tuple[Expr, ...]
@@ -107,7 +110,8 @@ class TopK(msgspec.Struct, frozen=True, tag="top-k", tag_field="p"):
 
     Both may be any integer expression over the columns of `group_key`, so they are of the group: NULL is no
     limit, or no offset; one that is negative, or fails, is an error in data while the group has rows, and if
-    it reads no column it is refused. monotonic: the input only grows; a row taken away is an error in data.
+    it reads no column it is refused. monotonic: the input only grows. Over what takes rows away by itself
+    (monotonic.py) that is refused; a row that an import takes away is an error in data, which stays.
     """
 
     input: Plan

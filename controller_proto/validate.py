@@ -6,7 +6,8 @@ the owner's state can tell is checked there: that exported ids are new, that no 
 
 Checked, in this order: times; imports (named once, known, of a legal form); exports (at least one, named
 once, of a known kind, a key in range and without repetition); builds (named once, each over what came before
-it, typed); exports again (on something readable, with its schema). Messages name the item.
+it, typed, and monotonic over nothing that takes rows away); exports again (on something readable, with its
+schema). Messages name the item.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from controller_proto.dataflow import DataflowBody, DataflowHeader, Export
 from controller_proto.errors import LocalProtocolError, Refusal
 from controller_proto.expr import Call, Case, Expr
 from controller_proto.ids import GlobalId, parse_id
+from controller_proto.monotonic import what_takes_away
 from controller_proto.plan import Get, Mfp
 from controller_proto.schema import Schema, counted, scalar_problem
 from controller_proto.typing_rules import plan_schema, types_problem
@@ -38,11 +40,15 @@ def validate(
     indexes: the exports, by id, of the indexes that may be imported.
     """
     readable = validate_header(header, indexes)
+    is_one_time = header.until == header.as_of + 1  # what is of one time stays
+    takes_away: dict[GlobalId, str] = {}
     for build in body.builds:
         _check_id(build.id, "build")
         if build.id in readable:
             raise _refuse(f"build {build.id} is named like an import or an earlier build")
         readable[build.id] = plan_schema(build.plan, readable, f"build {build.id}")
+        if not is_one_time:
+            takes_away[build.id] = what_takes_away(build.plan, takes_away, f"build {build.id}")
     for export in header.exports:
         if export.on not in readable:
             raise _refuse(f"export {export.id}: on {export.on}, which is no import and no build")

@@ -52,7 +52,7 @@ IMPURE = {"socket", "time", "os", "select", "threading", "subprocess", "multipro
 LAYERS = {
     "controller_proto": [
         ["errors", "ids", "jsonb", "schema"], ["aggregates", "framing", "expr", "moments", "tokens"],
-        ["literals"], ["functions"], ["plan", "temporal"], ["dataflow"],
+        ["literals"], ["functions"], ["plan", "temporal"], ["dataflow", "monotonic"],
         ["command", "response", "typing_rules"],
         ["stage", "codec", "history", "validate", "parse_expr"],
         ["parse_plan", "script", "print_plan"], ["parse_dataflow"],
@@ -65,10 +65,10 @@ LAYERS = {
         ["arena", "instance", "kernels.jit"],
         ["reaper", "readers", "kernels.cells", "kernels.atomics"],
         ["kernels", "clock"],
-        ["columns"], ["values", "nested"], ["conversion", "arrow"],
+        ["columns"], ["dictionaries", "table", "values"], ["nested"], ["conversion", "arrow"],
         ["frames", "rows"], ["schema", "result", "updates"],
         ["contracts", "dump", "given", "layout", "page_layout"], ["batch", "publication"],
-        ["assembler", "chain", "discover", "reclaim", "snapshot", "wait"],
+        ["assembler", "batch_plan", "chain", "discover", "reclaim", "snapshot", "wait"],
         ["builder", "listing", "merger", "point", "read", "verify"], ["spine", "view"],
         ["attach", "inspection", "writer"], ["index_writer"], ["testing"], ["cli"],
     ],
