@@ -21,12 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm_arrangements import layout as layouts
-from shm_arrangements.columns import Column, Encoding, Ints, Table
+from shm_arrangements.columns import Column, Encoding, Ints
 from shm_arrangements.description import Description
 from shm_arrangements.kernels import arrange
 from shm_arrangements.layout import BatchLayout
 from shm_arrangements.rows import Words
 from shm_arrangements.schema import ArrangementSchema, CodeKind
+from shm_arrangements.table import Table
 
 if TYPE_CHECKING:
     from shm_arrangements.contracts import Allocator

@@ -22,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm_arrangements import layout as layouts
-from shm_arrangements.assembler import Assembler, Plan
+from shm_arrangements.assembler import Assembler
 from shm_arrangements.batch import Batch
-from shm_arrangements.columns import Column, Ints, Table
+from shm_arrangements.batch_plan import Plan
+from shm_arrangements.columns import Column, Ints
 from shm_arrangements.contracts import Allocator
 from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation
@@ -32,6 +33,7 @@ from shm_arrangements.kernels import arrange as kernels
 from shm_arrangements.kernels import sort
 from shm_arrangements.rows import Words
 from shm_arrangements.schema import ArrangementSchema, CodeKind
+from shm_arrangements.table import Table
 from shm_arrangements.types import VARIABLE, ColumnSpec, child_specs, is_nested
 from shm_arrangements.updates import Updates
 

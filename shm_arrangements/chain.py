@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm_arrangements.batch import Batch
-from shm_arrangements.columns import Column, Encoding, Ints, Table
+from shm_arrangements.columns import Column, Encoding, Ints
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.kernels import cells, collect, find
 from shm_arrangements.kernels.refs import ROW_BITS, ROW_MASK
 from shm_arrangements.layout import address_of
 from shm_arrangements.rows import Words
+from shm_arrangements.table import Table
 from shm_arrangements.types import DTYPES, VARIABLE, WIDE, AnyType, ColumnType, value_bytes
 
 NO_ROWS: Final[Ints] = np.empty(0, np.int64)

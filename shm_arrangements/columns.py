@@ -11,21 +11,20 @@ is hot asks for `encoding` first.
 
 A Column is a view: slicing copies nothing, and nobody writes to an array he did not make.
 
-Does not: compare, hash or sort (kernels/cells.py, rows.py), or know Python's values (values.py).
+Does not: show kernels where its arrays are (table.py); compare, hash or sort (kernels/cells.py, rows.py); or
+know Python's values (values.py).
 """
 
 from __future__ import annotations
 
 import enum
-import itertools
-from array import array
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shm_arrangements.kernels import cells, gather
+from shm_arrangements.kernels import gather
 from shm_arrangements.types import (
     DTYPES,
     VARIABLE,
@@ -58,29 +57,6 @@ def canonical_floats(values: NDArray[Any]) -> NDArray[Any]:
 
 
 _NO_VALUES: Final = np.empty(0, np.uint8)
-KINDS: Final = {  # how kernels read a value of a type
-    ColumnType.BOOL: cells.KIND_U8,
-    ColumnType.INT16: cells.KIND_I16,
-    ColumnType.INT32: cells.KIND_I32,
-    ColumnType.DATE: cells.KIND_I32,
-    ColumnType.INT64: cells.KIND_I64,
-    ColumnType.TIMESTAMP: cells.KIND_I64,
-    ColumnType.TIMESTAMPTZ: cells.KIND_I64,
-    ColumnType.TIME: cells.KIND_I64,
-    ColumnType.UINT16: cells.KIND_U16,
-    ColumnType.UINT32: cells.KIND_U32,
-    ColumnType.UINT64: cells.KIND_U64,
-    ColumnType.FLOAT32: cells.KIND_F32,
-    ColumnType.FLOAT64: cells.KIND_F64,
-    ColumnType.NUMERIC: cells.KIND_I128,
-    ColumnType.UUID: cells.KIND_UUID,
-    ColumnType.INTERVAL: cells.KIND_INTERVAL,
-    ColumnType.TEXT: cells.KIND_BYTES,
-    ColumnType.BYTEA: cells.KIND_BYTES,
-    ColumnType.JSONB: cells.KIND_BYTES,
-}
-_SIMPLE: Final = frozenset(KINDS) - VARIABLE
-_INDEX_MODES: Final = {1: cells.INDEX_U8, 2: cells.INDEX_U16, 4: cells.INDEX_U32}
 
 
 class Column:
@@ -317,6 +293,16 @@ class Column:
             return self.stored is not None and self.stored.has_validity
         return self._bits is not None or self._validity is not None
 
+    @property
+    def stored_validity(self) -> tuple[NDArray[Any], int | None] | None:
+        """Validity as it is kept: a bitmap and the bit it begins at, or bools and None; None for all valid.
+
+        Of a CONSTANT column it is `stored` that has it.
+        """
+        if self._bits is not None:
+            return self._bits, self._bit_offset
+        return None if self._validity is None else (self._validity, None)
+
     def bits(self) -> tuple[NDArray[np.uint8], int] | None:
         """Validity as a bitmap and the bit it begins at; None if all are valid."""
         if self._bits is not None:
@@ -448,76 +434,3 @@ class Column:
 
     def __repr__(self) -> str:
         return f"Column({self.type.name}, n={len(self)})"
-
-
-class Table:
-    """Columns as kernels see them: `cells` (rows, 8) int64 holds addresses; this keeps the arrays alive."""
-
-    __slots__ = ("_kept", "cells", "may_have_nulls")
-
-    def __init__(self, columns: Sequence[Column]) -> None:
-        """columns: of equal length, in any encoding; the table's first rows are theirs, in order."""
-        rows: list[list[int]] = []
-        kept: list[Any] = []
-        others = []
-        for at, column in enumerate(columns):
-            if column.type in _SIMPLE and column.encoding is Encoding.PLAIN and not column.has_validity:
-                # By far the most frequent.
-                rows.append([KINDS[column.type], _address(column._values, kept), 0, 0, 0, 0, 0, 0])
-            else:
-                rows.append([0] * cells.FIELDS)
-                others.append((at, column))
-        for at, column in others:
-            _describe(column, at, rows, kept)
-        self.may_have_nulls = bool(others) and any([row[cells.VALIDITY] for row in rows])
-        flat = array("q", itertools.chain.from_iterable(rows))  # an array of lists would take twice the time
-        self.cells = np.frombuffer(flat, np.int64).reshape(len(rows), cells.FIELDS)
-        self._kept = kept
-
-    @classmethod
-    def of_cells(cls, found: Ints, kept: list[Any]) -> Table:
-        """Of cells made elsewhere, (rows, 8), that point into the arrays `kept`."""
-        table = cls.__new__(cls)
-        table.cells, table._kept = found, kept
-        table.may_have_nulls = bool(found[:, cells.VALIDITY].any())
-        return table
-
-
-def _describe(column: Column, at: int, rows: list[list[int]], kept: list[Any]) -> None:
-    """Fill row `at` for a column, and append rows for its children."""
-    row = rows[at]
-    inner = column
-    if column.encoding is not Encoding.PLAIN:
-        assert column.stored is not None
-        inner = column.stored
-        row[cells.MODE] = cells.CONSTANT
-        if column.indices is not None:
-            row[cells.MODE] = _INDEX_MODES[column.indices.itemsize]
-            row[cells.INDICES] = _address(column.indices, kept)
-    shown = inner if column.encoding is Encoding.CONSTANT else column
-    if shown._bits is not None:
-        row[cells.VALIDITY], row[cells.BIT] = _address(shown._bits, kept), shown._bit_offset
-    elif shown._validity is not None:
-        row[cells.VALIDITY], row[cells.BIT] = _address(shown._validity, kept), cells.BYTES
-    row[cells.VALUES] = _address(inner._values, kept)
-    if inner._offsets is not None:
-        row[cells.OFFSETS] = _address(inner._offsets, kept)
-    if isinstance(inner.type, ColumnType):
-        row[cells.KIND] = KINDS[inner.type]
-        return
-    is_list = isinstance(inner.type, ListType)
-    row[cells.KIND] = cells.KIND_LIST if is_list else cells.KIND_RECORD
-    if not is_list:
-        row[cells.OFFSETS] = len(inner._children)
-    row[cells.CHILD] = first = len(rows)
-    rows.extend([0] * cells.FIELDS for _ in inner._children)
-    for i, child in enumerate(inner._children):
-        _describe(child, first + i, rows, kept)
-
-
-def _address(array: NDArray[Any], kept: list[Any]) -> int:
-    if not array.flags.c_contiguous:
-        array = np.ascontiguousarray(array)
-    kept.append(array)
-    address: int = array.__array_interface__["data"][0]
-    return address

@@ -21,13 +21,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm_arrangements.columns import KINDS, Column
+from shm_arrangements.columns import Column
 from shm_arrangements.description import Description
 from shm_arrangements.errors import FormatMismatch
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.kernels import cells, hashing
 from shm_arrangements.kernels import nodes as kernels
 from shm_arrangements.schema import ArrangementSchema, CodeKind
+from shm_arrangements.table import KINDS
 from shm_arrangements.types import (
     DTYPES,
     LIST_CODE,

@@ -24,8 +24,9 @@ from typing import Final
 import numpy as np
 
 from shm_arrangements import layout as layouts
-from shm_arrangements.assembler import Assembler, Plan
+from shm_arrangements.assembler import Assembler
 from shm_arrangements.batch import Batch
+from shm_arrangements.batch_plan import Plan
 from shm_arrangements.columns import Ints
 from shm_arrangements.contracts import Allocator
 from shm_arrangements.description import Description

@@ -11,9 +11,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm_arrangements.columns import Bools, Column, Ints, Table
+from shm_arrangements.columns import Bools, Column, Ints
 from shm_arrangements.kernels import cells
 from shm_arrangements.kernels import nested as kernels
+from shm_arrangements.table import Table
 from shm_arrangements.types import (
     DTYPES,
     VARIABLE,

@@ -22,10 +22,11 @@ import numpy as np
 
 from shm_arrangements.batch import Batch
 from shm_arrangements.chain import Chain
-from shm_arrangements.columns import Column, Encoding, Table
+from shm_arrangements.columns import Column, Encoding
 from shm_arrangements.conversion import to_python
 from shm_arrangements.kernels import find
 from shm_arrangements.schema import ArrangementSchema, CodeKind
+from shm_arrangements.table import Table
 from shm_arrangements.types import DTYPES, VARIABLE, WIDE, ColumnSpec, ColumnType
 
 Finder = Callable[[Any], int]

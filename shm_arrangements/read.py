@@ -21,12 +21,13 @@ import numpy as np
 
 from shm_arrangements.batch import Batch
 from shm_arrangements.chain import NO_ROWS, Chain, Stretch
-from shm_arrangements.columns import Column, Ints, Table
+from shm_arrangements.columns import Column, Ints
 from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow, NotOrdered
 from shm_arrangements.frontier import MAX_TIME
 from shm_arrangements.kernels import find, scan, seek
 from shm_arrangements.rows import Words
 from shm_arrangements.schema import ArrangementSchema, CodeKind
+from shm_arrangements.table import Table
 from shm_arrangements.types import VARIABLE, ColumnType
 from shm_arrangements.updates import Updates
 

@@ -21,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm_arrangements import nested
-from shm_arrangements.columns import Column, Encoding, Ints, Table
+from shm_arrangements.columns import Column, Encoding, Ints
 from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow
 from shm_arrangements.kernels import accumulate, cells, gather, hashing
 from shm_arrangements.kernels import rows as kernels
+from shm_arrangements.table import Table
 from shm_arrangements.types import VARIABLE, WIDE, AnyType, ColumnSpec, ColumnType, is_nested
 
 Words = NDArray[np.uint64]

@@ -22,9 +22,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm_arrangements.columns import Column, Table
+from shm_arrangements.columns import Column
 from shm_arrangements.kernels import cells, nodes
 from shm_arrangements.rows import Words
+from shm_arrangements.table import Table
 from shm_arrangements.types import (
     VARIABLE,
     AnyType,

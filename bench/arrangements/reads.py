@@ -27,7 +27,6 @@ from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.attach import attach
 from shm_arrangements.builder import build_batch
 from shm_arrangements.chain import Chain
-from shm_arrangements.columns import Table
 from shm_arrangements.description import Description
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.index_writer import IndexWriter
@@ -36,6 +35,7 @@ from shm_arrangements.kernels import find
 from shm_arrangements.kernels.cells import TABLE
 from shm_arrangements.kernels.jit import OUT_I64, U64, kernel
 from shm_arrangements.kernels.refs import TABLES
+from shm_arrangements.table import Table
 from shm_arrangements.types import ColumnType
 from shm_arrangements.updates import Updates
 from shm_arrangements.view import ReadView

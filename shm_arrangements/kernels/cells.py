@@ -3,7 +3,7 @@
 A *table* tells kernels where columns lie: one row of eight int64 a column (`FIELDS`), addresses included, so
 one compiled kernel serves every schema, with nothing copied or converted first. The children of a list or
 record have rows of their own behind those of the columns. Who makes a table keeps its arrays alive
-(columns.Table).
+(table.py).
 
 Here is the one equality, order and hash of values. Each value has one or two u64 *order words* that order
 as it does; texts and bytes are compared by their bytes, lists element by element, records field by field;

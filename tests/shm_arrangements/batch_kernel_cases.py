@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from shm_arrangements.assembler import Assembler, Plan
+from shm_arrangements.assembler import Assembler
 from shm_arrangements.batch import Batch
+from shm_arrangements.batch_plan import Plan
 from shm_arrangements.builder import HeapAllocator, build_batch
 from shm_arrangements.description import Description
 from shm_arrangements.frontier import Frontier

@@ -19,9 +19,10 @@ import numpy as np
 from hypothesis import strategies as st
 from numba import config
 
-from shm_arrangements.columns import Column, Table
+from shm_arrangements.columns import Column
 from shm_arrangements.kernels import cells, merge, seek, sort
 from shm_arrangements.kernels.refs import ROW_BITS, ROW_MASK
+from shm_arrangements.table import Table
 from shm_arrangements.testing import reference, strategies
 from shm_arrangements.testing.meaning import Relation, hash_row, parts_of, row_key
 from shm_arrangements.types import VARIABLE, ColumnSpec, ColumnType, ListType, RecordType

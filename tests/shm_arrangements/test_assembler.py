@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shm_arrangements.assembler import Assembler, Plan
+from shm_arrangements.assembler import Assembler
 from shm_arrangements.batch import Batch
+from shm_arrangements.batch_plan import Plan
 from shm_arrangements.builder import HeapAllocator, build_batch
 from shm_arrangements.columns import Encoding
 from shm_arrangements.description import Description

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shm_arrangements.columns import Column, Table
+from shm_arrangements.columns import Column
 from shm_arrangements.kernels import cells
 from shm_arrangements.rows import RowSpec, decode, encode
+from shm_arrangements.table import Table
 from shm_arrangements.testing import edges
 from shm_arrangements.types import AnyType, ColumnSpec, ColumnType, ListType, RecordType
 

@@ -13,7 +13,8 @@ import numpy as np
 from clusterd.operators.kernels import scalar
 from clusterd.render.functions.evaluated import Bools, Evaluated, all_valid, fixed, rows_of, step
 from clusterd.render.functions.registry import CallSite, Implementation, opened
-from shm_arrangements.columns import Column, Table
+from shm_arrangements.columns import Column
+from shm_arrangements.table import Table
 from shm_arrangements.types import ColumnType, is_nested
 
 __all__ = ["compare", "order_of"]
