@@ -38,9 +38,20 @@ class _Commands(click.Group):
         return command
 
 
-@click.group(cls=_Commands)
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="clusterd", message="%(prog)s %(version)s")
 def main() -> None:
-    """One replica of a live-view system: keeps dataflow results current, and answers exact reads of them."""
+    """One replica of a live-view system: keeps dataflow results current, and answers exact reads of them.
+
+    \b
+    Examples:
+      clusterd serve --data-dir data --interactive-workers 1    until ^C
+      clusterd load FILE.parquet --shard flights --time-column hour --data-dir data
+      clusterd config                                           the settings there are
+
+    Programs connect with clusterd.client, scripts with clusterd-test-driver; shm-arrangements shows what is
+    in shared memory. README.md in the source has a first session.
+    """
 
 
 def _socket_path(ctx: click.Context, param: click.Parameter, value: str) -> Path:
@@ -81,6 +92,11 @@ def serve(
     What happens later is told on stderr, a JSON object a line.
 
     \b
+    Examples:
+      clusterd serve --data-dir data
+      clusterd serve --listen unix:/tmp/clusterd.sock --interactive-workers 1 --functions mine.py
+
+    \b
     Exit status:
        0  stopped by a signal            12  no room in shared memory
        2  wrong usage                    13  one of its processes died, so all ended
@@ -102,7 +118,12 @@ def serve(
 
 @main.command()
 def warm() -> None:
-    """Compile and cache every kernel, so that the first start does not."""
+    """Compile and cache every kernel, so that the first start does not.
+
+    \b
+    Example:
+      clusterd warm
+    """
     importlib.import_module("clusterd.runtime.loop")  # with it, all that a worker runs
     count = importlib.import_module("shm_arrangements.kernels.warm").warm()
     click.echo(f"{count} kernels are warm")
@@ -110,10 +131,14 @@ def warm() -> None:
 
 @main.command()
 def sweep() -> None:
-    """Remove from shared memory what replicas that have ended left behind.
+    """Remove what dead replicas left in shared memory.
 
     Every start does so too. An instance is judged by the lock on its control file: a living one is not
     touched, whoever it belongs to.
+
+    \b
+    Example:
+      clusterd sweep
     """
     from shm_arrangements.instance import sweep as run
 
@@ -124,15 +149,17 @@ def sweep() -> None:
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="A JSON object a line instead of a table.")
 def config(as_json: bool) -> None:
-    """List the settings that a controller may give: name, type, default, unit, meaning.
+    """List the settings: name, type, default, unit, meaning.
+
+    A controller gives them with CreateInstance: `Client.connect(.., config={"max_result_bytes": 1_000})`.
 
     `dynamic` ones may be changed at any time (UpdateConfiguration), `fixed` ones are those of the first
     controller's CreateInstance, `launch` ones are read by the launcher alone.
 
     \b
-    Example:
-        clusterd config
-        clusterd config --json | grep max_result_bytes
+    Examples:
+      clusterd config
+      clusterd config --json | grep max_result_bytes
     """
     import msgspec
 

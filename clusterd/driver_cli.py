@@ -24,10 +24,17 @@ its first command is create-instance. More than one command goes into a file, fo
 
 
 @click.group(
-    epilog="The language of scripts: docs/script.md in the source; an example: README.md, The test driver."
+    epilog="The language of scripts: docs/script.md in the source; an example: README.md, The test driver.",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 def main() -> None:
-    """A headless controller: sends a replica exactly what a script says, and checks the answers."""
+    """A headless controller: sends a replica exactly what a script says, and checks the answers.
+
+    \b
+    Examples:
+      clusterd-test-driver run first.spec --mode two-runtime
+      clusterd-test-driver exec "peek id=u2 ts=latest" --connect unix:clusterd.sock
+    """
 
 
 @main.command()
@@ -38,12 +45,16 @@ def main() -> None:
 @click.option("--connect", metavar="ADDR", default="", help="A standing replica: unix:PATH or tcp:HOST:PORT.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Of the standing replica, to write shards.")
 @click.option("--mode", type=click.Choice(MODES), help="What to launch; solo if not said.")
-@click.option("--workers", type=click.IntRange(1, 1), default=1, help="Maintenance workers; one as yet.")
-@click.option("--interactive-workers", type=click.IntRange(1), default=1, help="In two-runtime mode.")
+@click.option("--workers", type=click.IntRange(1, 1), default=1, help="Maintenance workers: one.")
+@click.option(
+    "--interactive-workers", type=click.IntRange(1), default=1, show_default=True, help="In two-runtime mode."
+)
 @click.option("--functions", default="", metavar="MODULE", help="The user's functions: PATH.py, or a name.")
 @click.option("--rewrite", is_flag=True, help="Replace what the files expect by what came. Also REWRITE=1.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Write the outcomes there, as XML.")
-@click.option("--timeout", type=float, default=60.0, help="Seconds that a stanza may wait.")
+@click.option(
+    "--timeout", type=float, default=60.0, show_default=True, help="Seconds that a stanza may wait."
+)
 @click.option("--verbose", is_flag=True, help="Show every stanza that differs, not a file's first.")
 def run(
     files: tuple[Path, ...],
@@ -59,7 +70,17 @@ def run(
     timeout: float,
     verbose: bool,
 ) -> None:
-    """Run scripts; exit 1 if any stanza differs."""
+    """Run scripts; exit 1 if any stanza differs.
+
+    A standing replica gets the commands of a controller, which fences the one that is there.
+
+    \b
+    Examples:
+      clusterd-test-driver run tests/e2e/scripts/readme_flights.spec
+      clusterd-test-driver run *.spec --mode two-runtime --interactive-workers 2 --junit out.xml
+      clusterd-test-driver run first.spec --connect unix:clusterd.sock --data-dir data
+      clusterd-test-driver run first.spec --rewrite
+    """
     if connect and launch_:
         raise click.UsageError("--launch and --connect exclude each other")
     if connect and mode is None:
@@ -104,9 +125,17 @@ def _print(outcome: Outcome, *, verbose: bool) -> None:
     default="reader",
     help="Who says it. A controller fences the one that is there.",
 )
-@click.option("--timeout", type=float, default=60.0, help="Seconds that it may wait.")
+@click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds that it may wait.")
 def exec_(command: str, connect: str, data_dir: Path | None, kind: str, timeout: float) -> None:
-    """Run one stanza (a line, and below it an indented body); exit 1 on `error:`."""
+    """Run one stanza; exit 1 on `error:`.
+
+    A stanza is a line, and below it an indented body if the directive has one.
+
+    \b
+    Examples:
+      clusterd-test-driver exec create-instance
+      clusterd-test-driver exec "peek id=u2 ts=latest limit=3" --connect unix:clusterd.sock
+    """
     line, *body = command.strip("\n").split("\n")
     target = Target(connect, mode="" if connect else "solo", timeout_s=timeout, data_dir=data_dir)
     try:

@@ -225,7 +225,8 @@ def _await_ready(process: subprocess.Popen[bytes], stderr: Path, deadline_s: flo
     while not line.endswith(b"\n"):
         if not select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
             told = stderr.read_text(errors="replace")
-            raise LaunchError(f"replica not ready within {deadline_s:g} s", None, told)
+            hint = "`clusterd warm` compiles its kernels, if it was busy with them"
+            raise LaunchError(f"replica not ready within {deadline_s:g} s; {hint}", None, told)
         data = os.read(fd, 4096)
         if not data:
             status = process.wait(_EXIT_AFTER_EOF_S)

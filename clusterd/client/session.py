@@ -158,6 +158,7 @@ class Client:
         self._subscriptions.clear()
         self._wire.close()
         self._wire = WireClient.connect(self._address, timeout_s=timeout_s)
+        self._instance = _instance_of(self._wire.peer_pid) or self._instance  # it may have started anew
         self._frontiers.clear()
         self._refused.clear()
         if self._epoch is not None:
@@ -182,7 +183,8 @@ class Client:
         except BaseException as error:
             self._history = history
             if isinstance(error, Disconnected) and error.reason == "fenced":
-                raise Refusal(error.reason, error.message, error.hint) from error  # the close came first
+                message = error.message.removeprefix(f"{error.reason}: ")
+                raise Refusal(error.reason, message, error.hint) from error  # the close came first
             raise
 
     def _send(self, said: command.Command) -> int:
@@ -288,6 +290,9 @@ class Client:
         if upper.is_empty:
             raise Refusal("upper-mismatch", f"shard {name!r} has ended")
         time = upper.time if at is None else at
+        if time < upper.time:
+            hint = f"write at {upper.time} or later; diff=-1 retracts what was written before"
+            raise Refusal("upper-mismatch", f"time {time} of shard {name!r} is sealed", hint)
         names = [c.name for c in shard.schema.columns]
         plain = wire_rows(shard.schema.columns, [_plain(row, names) for row in rows])
         shard.append(updates_from_rows(shard.schema, plain, time, diff), upper, Frontier.at(time + 1))
@@ -323,7 +328,7 @@ class Client:
 
     def create_index(
         self,
-        on: str | Plan,
+        on: str | Plan | Index,
         key: Sequence[str | int] = (),
         *,
         names: Sequence[str] | None = None,
@@ -331,7 +336,7 @@ class Client:
         as_of: int | None = None,
         schedule: bool = True,
     ) -> Index:
-        """Maintain a shard (by name), or a plan over shards and indexes (or its text), arranged by `key`.
+        """Maintain a shard (by name), an index, or a plan over these (or its text), arranged by `key`.
 
         key: names or positions of columns. names: of the plan's columns. as_of: first time readable;
         default the newest time that all its inputs have sealed. Raises Refusal (`invalid-plan`,
@@ -339,15 +344,18 @@ class Client:
         """
         _require_list("key", key)
         _require_list("names", names)
-        if isinstance(on, str):
-            on = self.plan(on) if " " in on.strip() else self.source(on)
+        on = self._input(on)
         index_id = parse_id(id) if id is not None else self._fresh("u")
         return self._create(on, key, names, index_id, as_of, until=None, schedule=schedule)
 
-    def query(self, plan: Plan, *, at: int | None = None, names: Sequence[str] | None = None) -> Answer:
-        """The rows of a plan over indexes, computed once, by the runtime for reads if there is one."""
+    def query(
+        self, on: str | Plan | Index, *, at: int | None = None, names: Sequence[str] | None = None
+    ) -> Answer:
+        """The rows of a plan over indexes (or its text), computed once, by the runtime for reads if there is
+        one. at: default the newest time that all of them have sealed. Raises Refusal as `create_index`.
+        """
         _require_list("names", names)
-        at = _time(at)
+        plan, at = self._input(on), _time(at)
         if at is None:
             at = self._newest((), [self._indexes[id] for id in _gets(plan) if id in self._indexes])
         index = self._create(plan, (), names, self._fresh("t"), at, until=at + 1, schedule=True)
@@ -372,10 +380,7 @@ class Client:
         that is not told. Raises Refusal as `create_index`.
         """
         _require_list("names", names)
-        if isinstance(on, Index):
-            on = on.get
-        elif isinstance(on, str):
-            on = self.plan(on) if " " in on.strip() else self.source(on)
+        on = self._input(on)
         id = self._fresh("t")
 
         def export(on_id: GlobalId, schema: Schema) -> Export:
@@ -389,6 +394,16 @@ class Client:
             del self._subscriptions[id]
             raise
         return subscription
+
+    def _input(self, on: str | Plan | Index) -> Plan:
+        """What a dataflow is made on, as a plan. Raises TypeError."""
+        if isinstance(on, Index):
+            return on.get
+        if isinstance(on, str):
+            return self.plan(on) if " " in on.strip() else self.source(on)
+        if not isinstance(on, msgspec.Struct):
+            raise TypeError(f"{on!r} is no index, plan, text of one or name of a shard")
+        return on
 
     def forget(self, subscription: Subscription) -> None:
         """End a subscription; `Subscription.close` calls this."""

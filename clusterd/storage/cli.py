@@ -40,13 +40,15 @@ _FAILED = 1
     type=click.Path(file_okay=False, path_type=Path), help="Directory of the shards.",
 )  # fmt: skip
 def load(file: Path, shard: str, time_column: str, columns: str | None, data_dir: Path) -> None:
-    """Append the rows of FILE (Parquet, Arrow IPC, .csv, .tsv) to a shard, all of them or none.
+    """Append the rows of a file to a shard, all of them or none.
 
-    The file's columns are in memory at once. A replica that maintains views of the shard follows by itself.
+    FILE is Parquet, Arrow IPC, .csv or .tsv; its columns are in memory at once. A replica that maintains
+    views of the shard follows by itself.
 
     \b
-    Example:
+    Examples:
       clusterd load flights.parquet --shard flights --time-column hour_of_year --data-dir data
+      clusterd load prices.csv --shard prices --time-column t --columns "t bigint, price numeric(38,2)?"
     """
     # Imported here, so that `clusterd --help` and the daemon's parent do not pay for Arrow.
     from rich.console import Console

@@ -190,7 +190,16 @@ def test_arguments_that_cannot_be_meant_are_refused_before_anything_is_sent(
     for rows in (["pear"], [7], ("pear", 5), {"id": 1}):
         with pytest.raises(TypeError, match="is no tuple or mapping"):
             client.write("fruit", rows)  # type: ignore[arg-type]
+    for make in (client.create_index, client.subscribe, client.query):
+        with pytest.raises(TypeError, match="5 is no index, plan, text of one or name of a shard"):
+            make(5)  # type: ignore[operator]
     assert client.store.shard("fruit").upper.to_wire() == (0,)
+
+
+def test_a_write_at_a_time_that_is_sealed_says_from_when_on_it_may_be(client: Client) -> None:
+    client.write("fruit", [(1, "pear")], at=4)
+    with pytest.raises(Refusal, match="time 3 of shard 'fruit' is sealed; write at 5 or later"):
+        client.write("fruit", [(1, "pear")], at=3)
 
 
 def test_a_wait_that_ends_says_what_for_and_how_far_it_is(client: Client, index: Index) -> None:
