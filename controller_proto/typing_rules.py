@@ -78,10 +78,7 @@ def expr_type(expr: Expr, schema: Schema, where: str = "expression") -> Column:
     >>> expr_type(Call("is_null", (ColumnRef(0),)), schema)
     Column(name='is_null', type=<ColumnType.BOOL: 'boolean'>, nullable=False)
     """
-    column = _expr(expr, schema, where, 0)
-    if asks_time(expr):
-        raise _refuse(where, NOT_HERE)
-    return column
+    return _typed(expr, schema.columns, where)
 
 
 def plan_schema(plan: Plan, env: Mapping[GlobalId, Schema], where: str = "") -> Schema:
@@ -113,11 +110,18 @@ def _check_depth(where: str, depth: int) -> None:
         raise _refuse(where, f"nested deeper than {MAX_DEPTH}")
 
 
-def _expr(expr: Expr, schema: Schema, where: str, depth: int) -> Column:
+def _typed(expr: Expr, columns: Sequence[Column], where: str) -> Column:
+    column = _expr(expr, columns, where, 0)
+    if asks_time(expr):
+        raise _refuse(where, NOT_HERE)
+    return column
+
+
+def _expr(expr: Expr, columns: Sequence[Column], where: str, depth: int) -> Column:
     _check_depth(where, depth)
     match expr:
         case ColumnRef(index):
-            return _column(index, schema, where)
+            return _column(index, columns, where)
         case Literal(_, value):
             column = expr.column
             problem = scalar_problem(value, column)
@@ -125,23 +129,23 @@ def _expr(expr: Expr, schema: Schema, where: str, depth: int) -> Column:
                 raise _refuse(where, problem.removeprefix("column "))
             return column
         case Case(condition, then, otherwise):
-            found = _expr(condition, schema, where, depth + 1)
+            found = _expr(condition, columns, where, depth + 1)
             if found.type is not ColumnType.BOOL:
                 raise _refuse(where, f"condition of CASE is {type_name(found)}, not boolean")
-            arms = [_expr(arm, schema, where, depth + 1) for arm in (then, otherwise)]
+            arms = [_expr(arm, columns, where, depth + 1) for arm in (then, otherwise)]
             if is_told(then):
                 return _named(arms[1], "case", arms[1].nullable)
             if is_told(otherwise):
                 return _named(arms[0], "case", arms[0].nullable)
             return _named(_common(arms, "CASE", where), "case", any(a.nullable for a in arms))
         case Call(_, args):
-            return _call(expr, [_expr(a, schema, where, depth + 1) for a in args], where)
+            return _call(expr, [_expr(a, columns, where, depth + 1) for a in args], where)
 
 
-def _column(index: int, schema: Schema, where: str) -> Column:
-    if not 0 <= index < schema.arity:
-        raise _refuse(where, f"column #{index} of {schema.arity} columns")
-    return schema.columns[index]
+def _column(index: int, columns: Sequence[Column], where: str) -> Column:
+    if not 0 <= index < len(columns):
+        raise _refuse(where, f"column #{index} of {len(columns)} columns")
+    return columns[index]
 
 
 def _named(column: Column, name: str, nullable: bool) -> Column:
@@ -236,11 +240,10 @@ def _constant(plan: Constant, where: str) -> Schema:
 def _mfp(plan: Mfp, source: Schema, where: str) -> Schema:
     columns = list(source.columns)
     for number, expr in enumerate(plan.maps):
-        columns.append(expr_type(expr, Schema(tuple(columns)), f"{where}, map {number}"))
-    schema = Schema(tuple(columns))
+        columns.append(_typed(expr, columns, f"{where}, map {number}"))
     for number, expr in enumerate(plan.predicates):
         here = f"{where}, predicate {number}"
-        found = _expr(expr, schema, here, 0)
+        found = _expr(expr, columns, here, 0)
         if found.type is not ColumnType.BOOL:
             raise _refuse(here, f"it is {type_name(found)}, not boolean")
         try:
@@ -248,8 +251,8 @@ def _mfp(plan: Mfp, source: Schema, where: str) -> Schema:
         except ValueError as error:
             raise _refuse(here, str(error)) from error
     if plan.projection is None:
-        return schema
-    return Schema(tuple(_column(index, schema, f"{where}, projection") for index in plan.projection))
+        return Schema(tuple(columns))
+    return Schema(tuple(_column(index, columns, f"{where}, projection") for index in plan.projection))
 
 
 def _flat_map(plan: FlatMap, source: Schema, where: str) -> Schema:
@@ -330,7 +333,7 @@ def _aggregate(aggregate: Aggregate, source: Schema, where: str) -> Column:
 
 def _top_k(plan: TopK, source: Schema, where: str) -> Schema:
     for index in plan.group_key:
-        _column(index, source, f"{where}, group key")
+        _column(index, source.columns, f"{where}, group key")
     _check_order(plan.order, source, where)
     if plan.limit is not None:
         _check_bound(plan.limit, plan, source, f"{where}, limit")
@@ -349,4 +352,4 @@ def _check_bound(expr: Expr, plan: TopK, source: Schema, where: str) -> None:
 
 def _check_order(order: Sequence[OrderBy], source: Schema, where: str) -> None:
     for item in order:
-        _column(item.column, source, f"{where}, order")
+        _column(item.column, source.columns, f"{where}, order")

@@ -79,7 +79,7 @@ def merged(stages: Sequence[StageSpec], columns: Columns) -> tuple[StageSpec, ..
     """
     done: list[StageSpec] = []
     before: list[Columns] = []  # the input columns of each of `done`
-    for spec in stages:
+    for at, spec in enumerate(stages):
         if spec.is_identity(len(columns)):
             continue
         if done and _joins(Stage(done[-1], before[-1]), spec, len(before[-1]), columns):
@@ -87,7 +87,8 @@ def merged(stages: Sequence[StageSpec], columns: Columns) -> tuple[StageSpec, ..
         else:
             done.append(spec)
             before.append(columns)
-        columns = Stage(spec, columns).columns
+        if at + 1 < len(stages):
+            columns = Stage(spec, columns).columns
     return tuple(_plain(spec, len(columns)) for spec, columns in zip(done, before, strict=True))
 
 

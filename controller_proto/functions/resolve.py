@@ -11,6 +11,7 @@ Does not: evaluate, look into arguments (but for constants, on which a type may 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -47,6 +48,7 @@ _WIDER: Final = {
     T.DATE: (T.TIMESTAMP, T.TIMESTAMPTZ),
     T.TIMESTAMP: (T.TIMESTAMPTZ,),
 }
+_KNOWN_CALLS: Final = 4096  # kinds of calls, by function and types: some 2 MB
 _QUOTIENT_SCALE: Final = 16  # as that of avg
 # Of `extract`, by field: digits behind the point.
 _FIELD_SCALES: Final = {"second": 6, "epoch": 6, "julian": 6, "milliseconds": 3}
@@ -119,11 +121,31 @@ def resolve(name: str, args: Sequence[Column], constants: Sequence[Scalar]) -> R
     function = FUNCTIONS.get(name) or USER_FUNCTIONS.get(name)
     if function is None or name == "cast":
         raise Mismatch(f"function {name!r} is not known")
-    signature, matched = _best(function, args, constants)
-    result = _nullable(_result(signature.result, matched.bound, matched.scales), function, args)
+    if not function.constant and name in FUNCTIONS:
+        return _known(name, tuple([each if not each.name else _unnamed(each) for each in args]))
+    found = _resolved(function, args, constants)
     if name == "extract":
         scale = _FIELD_SCALES.get(str(constants[0]).lower(), 0)
-        result = msgspec.structs.replace(result, scale=scale)
+        return found._replace(result=msgspec.structs.replace(found.result, scale=scale))
+    return found
+
+
+@lru_cache(maxsize=_KNOWN_CALLS)
+def _known(name: str, args: tuple[Column, ...]) -> Resolved:
+    """A call whose type depends on the types of its arguments alone, which have no names here.
+
+    A plan has many calls of few kinds, and each is asked for several times on its way to an operator.
+    """
+    return _resolved(FUNCTIONS[name], args, (None,) * len(args))
+
+
+def _unnamed(column: Column) -> Column:
+    return Column("", column.type, column.nullable, column.scale, column.fields)
+
+
+def _resolved(function: Function, args: Sequence[Column], constants: Sequence[Scalar]) -> Resolved:
+    signature, matched = _best(function, args, constants)
+    result = _nullable(_result(signature.result, matched.bound, matched.scales), function, args)
     return Resolved(function, signature, matched.args, result)
 
 

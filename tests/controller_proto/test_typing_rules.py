@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from time import thread_time
+
 import pytest
 
 from controller_proto.errors import Refusal
 from controller_proto.expr import Call, Case, ColumnRef, Expr, Literal
+from controller_proto.functions import resolve
 from controller_proto.plan import (
     Aggregate,
     ArrangeBy,
@@ -257,3 +260,25 @@ def test_schemas_differ_by_arity_type_or_nullability_and_not_by_name() -> None:
     assert types_problem(PAIR, _edges()) == "2 columns, not 1"
     other = Schema((Column("k", T.INT64), Column("v", T.TEXT, nullable=True)))
     assert types_problem(PAIR, other) == "column 1 is text, not text?"
+
+
+def test_calls_of_the_same_types_are_resolved_once_whatever_their_columns_are_called() -> None:
+    a, b = (Column(name, ColumnType.INT32, nullable=True) for name in "ab")
+    first = resolve("+", (a, Column("c", ColumnType.INT64)), (None, 1))
+    assert resolve("+", (b, Column("", ColumnType.INT64)), (None, True)) is first
+    assert first.result == Column("+", ColumnType.INT64, nullable=True)
+    assert not any(column.name for column in first.args)
+    numerics = [resolve("*", (Column("n", ColumnType.NUMERIC, scale=s),) * 2, (None, None)) for s in (1, 2)]
+    assert [each.result.scale for each in numerics] == [2, 4]
+
+
+@pytest.mark.soak
+def test_typing_many_maps_costs_as_much_each_as_typing_few() -> None:
+    took = []
+    for count in (1_000, 16_000):
+        maps = tuple(Call("+", (ColumnRef(0), Literal(ColumnType.INT64, n))) for n in range(count))
+        began = thread_time()
+        plan_schema(Mfp(Get("u1"), maps), {"u1": WIDE})
+        took.append((thread_time() - began) / count)
+    print(f"{1e6 * took[0]:.1f} and {1e6 * took[1]:.1f} us a map")
+    assert took[1] < 4 * took[0]
