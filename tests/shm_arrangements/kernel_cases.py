@@ -4,8 +4,8 @@
 `Scratch`), what it changes as `InOut`, and what the reference takes in another form as `Both`. `TOGETHER`
 draws for kernels that share a reference, runs them in turn, and returns what came of it and what should.
 
-Does not: draw for the kernels of images (image_kernel_cases.py), of batches (batch_kernel_cases.py) and of
-chains (chain_kernel_cases.py).
+Does not: draw for any kernel; the modules `*_kernel_cases.py` do, and add to CASES and TOGETHER when they are
+imported.
 """
 
 from __future__ import annotations
@@ -17,17 +17,13 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from numba import config
 
 from shm_arrangements.columns import Column
-from shm_arrangements.kernels import cells, merge, seek, sort
-from shm_arrangements.kernels.refs import ROW_BITS, ROW_MASK
 from shm_arrangements.table import Table
 from shm_arrangements.testing import reference, strategies
 from shm_arrangements.testing.meaning import Relation, hash_row, parts_of, row_key
 from shm_arrangements.types import VARIABLE, ColumnSpec, ColumnType, ListType, RecordType
 
-EXAMPLES = 12 if config.DISABLE_JIT else 60
 CASES: dict[str, Callable[..., Any]] = {}
 TOGETHER: dict[str, Callable[..., Any]] = {}
 
@@ -127,22 +123,12 @@ def i64(values: Any) -> Any:
     return np.array(values, np.int64)
 
 
-def draw_codes(draw: Any, max_size: int = 20) -> Any:
-    """Ascending, with duplicates."""
-    pool = draw(st.lists(words, min_size=1, max_size=6))
-    return u64(sorted(draw(st.lists(st.sampled_from(pool) | words, max_size=max_size))))
-
-
 def draw_texts(draw: Any, min_size: int = 0) -> tuple[Any, Any]:
     """Bytes and offsets of texts, not from 0."""
     texts = draw(st.lists(st.binary(max_size=11), min_size=min_size, max_size=8))
     before = draw(st.binary(max_size=3))
     offsets = np.cumsum([len(before), *map(len, texts)]).astype(np.int64)
     return np.frombuffer(before + b"".join(texts) + b"\xee", np.uint8).copy(), offsets
-
-
-def _rows(draw: Any, n: int) -> Any:
-    return i64(draw(st.lists(st.integers(0, n - 1), max_size=12)) if n else [])
 
 
 def draw_scalar(draw: Any) -> Any:
@@ -216,206 +202,7 @@ def drawn_table(draw: Any, min_columns: int = 0, max_rows: int = 8) -> tuple[Any
     return specs, rows, draw_table(draw, specs, rows)
 
 
-# cells
-
-
-@case("cells.hash_table")
-def _hash_table(draw: Any) -> list[Any]:
-    specs, rows, table = drawn_table(draw)
-    first = draw(st.integers(0, len(specs)))
-    return [table, first, draw(st.integers(first, len(specs))), Out(len(rows), np.uint64)]
-
-
-@case("cells.ordered_codes")
-def _ordered_codes(draw: Any) -> list[Any]:
-    specs, rows, table = drawn_table(draw)
-    return [table, draw(st.integers(0, len(specs))), Out(len(rows), np.uint64)]
-
-
-@case("cells.equal_pairs")
-def _equal_pairs(draw: Any) -> list[Any]:
-    specs = draw_specs(draw)
-    pool = st.sampled_from(draw_pool(draw, specs))
-    a, b = draw(st.lists(pool, max_size=6)), draw(st.lists(pool, max_size=6))
-    index = st.tuples(st.integers(0, max(len(a) - 1, 0)), st.integers(0, max(len(b) - 1, 0)))
-    pairs = draw(st.lists(index, max_size=12)) if a and b else []
-    rows_a, rows_b = i64([i for i, _ in pairs]), i64([j for _, j in pairs])
-    columns = draw(st.integers(0, len(specs)))
-    return [
-        draw_table(draw, specs, a), rows_a, draw_table(draw, specs, b), rows_b, columns,
-        Out(len(pairs), np.bool_),
-    ]  # fmt: skip
-
-
-@case("cells.order_lane")
-def _order_lane(draw: Any) -> list[Any]:
-    spec = ColumnSpec("c", draw_scalar(draw), draw(st.booleans()))
-    rows = draw(st.lists(strategies.rows([spec]), max_size=8))
-    lanes = draw(st.integers(1, 3))
-    before = InOut(np.full((len(rows), lanes), 7, np.uint64))
-    wide = spec.type in (ColumnType.NUMERIC, ColumnType.UUID, ColumnType.INTERVAL)
-    return [
-        draw_table(draw, [spec], rows), 0, draw(st.integers(0, int(wide))), before,
-        draw(st.integers(0, lanes - 1)),
-    ]  # fmt: skip
-
-
-# seek
-
-
-@case("seek.find_runs")
-def _find_runs(draw: Any) -> list[Any]:
-    codes = draw_codes(draw, 60)
-    near = st.sampled_from(codes.tolist()) if len(codes) else words
-    keys = draw(st.lists(near | words, max_size=12))
-    keys = sorted(keys) if draw(st.booleans()) else keys
-    return [
-        codes, u64(keys), Out(len(keys), np.int64), Out(len(keys), np.int64), Scratch(seek.SCRATCH, np.int64),
-    ]  # fmt: skip
-
-
-# hashing
-
-
-@case("hashing.checksum")
-def _checksum(draw: Any) -> list[Any]:
-    return [u64(draw(st.lists(words, max_size=9))), np.uint64(draw(words)), np.uint64(draw(words))]
-
-
-# gather
-
-
-@case("gather.text_offsets")
-def _text_offsets(draw: Any) -> list[Any]:
-    _, offsets = draw_texts(draw)
-    rows = _rows(draw, len(offsets) - 1)
-    return [offsets, rows, Out(len(rows) + 1, np.int64)]
-
-
-def _gathered(draw: Any) -> tuple[Any, Any, Any, Any]:
-    data, offsets = draw_texts(draw)
-    rows = _rows(draw, len(offsets) - 1)
-    return data, offsets, rows, reference.text_offsets(offsets, rows)[0].astype(np.int64)
-
-
-@case("gather.gather_text")
-def _gather_text(draw: Any) -> list[Any]:
-    data, offsets, rows, out_offsets = _gathered(draw)
-    return [data, offsets, rows, out_offsets, Out(out_offsets[-1], np.uint8)]
-
-
-@case("gather.list_elements")
-def _list_elements(draw: Any) -> list[Any]:
-    _, offsets, rows, out_offsets = _gathered(draw)
-    return [offsets, rows, out_offsets, Out(out_offsets[-1], np.int64)]
-
-
-def _spans(draw: Any) -> tuple[Any, Any, Any]:
-    data, offsets = draw_texts(draw)
-    rows = _rows(draw, len(offsets) - 1)
-    return data, offsets[:-1][rows], offsets[1:][rows]
-
-
-@case("gather.span_offsets")
-def _span_offsets(draw: Any) -> list[Any]:
-    _, lo, hi = _spans(draw)
-    return [lo, hi, Out(len(lo) + 1, np.int64)]
-
-
-@case("gather.gather_spans")
-def _gather_spans(draw: Any) -> list[Any]:
-    data, lo, hi = _spans(draw)
-    out_offsets = reference.span_offsets(lo, hi)[0].astype(np.int64)
-    return [data, lo, out_offsets, Out(out_offsets[-1], np.uint8)]
-
-
-def _bitmap(draw: Any, n: int, first: int) -> Any:
-    size = (first + n + 7) // 8
-    return np.frombuffer(draw(st.binary(min_size=size, max_size=size)), np.uint8).copy()
-
-
-@case("gather.gather_bits")
-def _gather_bits(draw: Any) -> list[Any]:
-    n, first = draw(st.integers(0, 20)), draw(st.integers(0, 17))
-    rows = _rows(draw, n)
-    return [_bitmap(draw, n, first), first, rows, Out(len(rows), np.bool_)]
-
-
-# atomics and bells
-
-
-def _words(draw: Any) -> tuple[Any, int]:
-    array = u64(draw(st.lists(words, min_size=1, max_size=4)))
-    return array, draw(st.integers(0, len(array) - 1))
-
-
-@case("atomics.load_acquire")
-@case("atomics.fence_then_load")
-def _load(draw: Any) -> list[Any]:
-    return list(_words(draw))
-
-
-@case("atomics.store_release")
-def _store(draw: Any) -> list[Any]:
-    array, at = _words(draw)
-    return [InOut(array), at, np.uint64(draw(words))]
-
-
-@case("atomics.fence")
-def _fence(draw: Any) -> list[Any]:
-    return []
-
-
-CELL_WORDS, BELL_WORD = 8, 1  # of a clock
-
-
-def _clock(draw: Any) -> tuple[Any, list[int]]:
-    clock = np.zeros(4 * CELL_WORDS, np.uint64)
-    ats = list(range(0, len(clock), CELL_WORDS))
-    for at in ats:
-        clock[at], clock[at + BELL_WORD] = draw(words), draw(st.integers(0, 9))
-    return clock, ats
-
-
-@case("bells.ring")
-def _ring(draw: Any) -> list[Any]:
-    clock, ats = _clock(draw)
-    return [InOut(clock), draw(st.sampled_from(ats))]
-
-
-@case("bells.advance")
-def _advance(draw: Any) -> list[Any]:
-    return [*_ring(draw), np.uint64(draw(words))]
-
-
-@case("bells.advance_many")
-def _advance_many(draw: Any) -> list[Any]:
-    clock, ats = _clock(draw)
-    return [InOut(clock), i64(draw(st.lists(st.sampled_from(ats), unique=True))), np.uint64(draw(words))]
-
-
-@case("bells.sleep")
-def _sleep(draw: Any) -> list[Any]:
-    clock, ats = _clock(draw)
-    at, rang = draw(st.sampled_from(ats)), draw(st.booleans())
-    return [clock, at, int(clock[at + BELL_WORD]) + rang, InOut(i64([0, draw(st.integers(0, 1000))]))]
-
-
-# Sorted codes and updates
-
-
 diff_values = st.sampled_from([1, 1, -1, 2, (1 << 63) - 1, -(1 << 63)])
-
-
-@together("sort.spread_codes", "sort.sort_buckets")
-def _sort_codes(draw: Any) -> tuple[Any, Any]:
-    pool = draw(st.lists(words, min_size=1, max_size=40))
-    picks = np.random.default_rng(draw(st.integers(0, 99))).integers(0, len(pool), draw(st.integers(0, 300)))
-    codes = u64(pool)[picks]
-    return (
-        [part.tolist() for part in sort.sort_codes(codes)],
-        [part.tolist() for part in reference.sort_codes(codes)],
-    )
 
 
 def edge_code(relation: Relation, row: int) -> int:
@@ -463,55 +250,3 @@ def source_of(arrays: list[Any]) -> tuple[int, ...]:
         codes.ctypes.data, len(codes), times.ctypes.data, 8 * (len(times) > 1), diffs.ctypes.data,
         8 * (len(diffs) > 1),
     )  # fmt: skip
-
-
-@case("merge.count_folded")
-def _count_folded(draw: Any) -> list[Any]:
-    specs = draw_specs(draw)
-    (arrays, table), updates = draw_updates(draw, specs, draw_pool(draw, specs))
-    rows = len(updates.codes)
-    starts = i64(sorted(draw(st.lists(st.integers(0, max(rows - 1, 0)), max_size=3))) if rows else [])
-    return [
-        Both((i64(source_of(arrays)), table.kernel[0]), (updates,), (arrays, table)),
-        len(specs), np.uint64(draw(st.integers(0, 6))), starts, draw(st.integers(0, 5)),
-    ]  # fmt: skip
-
-
-@together("merge.merge_sources", "merge.replay_merge")
-def _merge(draw: Any) -> tuple[Any, Any]:
-    specs = draw_specs(draw)
-    pool = draw_pool(draw, specs)
-    drawn = [draw_updates(draw, specs, pool) for _ in range(draw(st.integers(1, merge.MAX_SOURCES)))]
-    since = draw(st.integers(0, 6))
-    sources = np.zeros((len(drawn), merge.SOURCE_FIELDS), np.int64)
-    tables = [table.kernel[0] for (_, table), _ in drawn]
-    height = max(len(table) for table in tables)
-    stacked = np.zeros((len(drawn), height, cells.FIELDS), np.int64)
-    for at, ((arrays, _), _) in enumerate(drawn):
-        stacked[at, : len(tables[at])] = tables[at]
-        sources[at] = source_of(arrays)
-    total = sum(len(updates.codes) for _, updates in drawn)
-    state, noted = np.zeros(merge.STATE_FIELDS, np.int64), np.zeros(merge.WORD_FIELDS, np.uint64)
-    state[merge.ALIVE], noted[merge.LEAST_TIME] = -1, merge.LAST_CODE
-    ops, odds = np.zeros(total, np.uint8), np.zeros(total + total // 2 + 2, np.int64)
-    idle, scratch = np.full(1, merge.LAST_CODE, np.uint64), np.zeros(merge.MAX_SOURCES, np.int64)
-    while state[merge.ALIVE] != 0:
-        merge.merge_sources(
-            sources, stacked, len(specs), np.uint64(since), draw(st.integers(1, 9)), idle.ctypes.data,
-            state, noted, ops, odds, scratch,
-        )  # fmt: skip
-    should = reference.merge([updates for _, updates in drawn], since)
-    n = int(state[merge.WRITTEN])
-    assert n == len(should)
-    assert (state[merge.NOT_ONE] > 0) == any(diff != 1 for _, _, diff in should)
-    cursor = np.zeros(merge.CURSOR_FIELDS, np.int64)
-    came: list[Any] = []
-    while len(came) < n:
-        room = draw(st.integers(1, n - len(came)))
-        refs, sums = np.empty(room, np.int64), np.empty(room, np.int64)
-        merge.replay_merge(sources, ops, odds, cursor, refs, sums)
-        came += [
-            (ref >> ROW_BITS, ref & ROW_MASK, diff)
-            for ref, diff in zip(refs.tolist(), sums.tolist(), strict=True)
-        ]
-    return came, should

@@ -12,12 +12,25 @@ from numba import config
 
 from shm_arrangements.kernels import jit, warm
 from shm_arrangements.testing.reference import REFERENCES
-from tests.shm_arrangements import batch_kernel_cases, chain_kernel_cases, image_kernel_cases
+from tests.shm_arrangements import (
+    batch_kernel_cases,
+    chain_kernel_cases,
+    clock_kernel_cases,
+    column_kernel_cases,
+    image_kernel_cases,
+    merge_kernel_cases,
+)
 from tests.shm_arrangements.kernel_cases import CASES, TOGETHER, check
 
-assert batch_kernel_cases  # its cases are among them
-assert chain_kernel_cases
-assert image_kernel_cases
+# Imported for what they add to CASES and TOGETHER.
+DRAWN = (
+    batch_kernel_cases,
+    chain_kernel_cases,
+    clock_kernel_cases,
+    column_kernel_cases,
+    image_kernel_cases,
+    merge_kernel_cases,
+)
 EXAMPLES = 12 if config.DISABLE_JIT else 60
 
 
