@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from clusterd.dataflow.operator import BLOCK_ROWS
 from clusterd.operators.growable import Growable
 from clusterd.operators.kernels import cells as kernels
+from clusterd.operators.kernels.chains import FIRST, FREE, LAST, USED
 
 __all__ = ["IterationCells"]
 
@@ -34,7 +35,7 @@ class IterationCells:
         self.visited = 0
 
     def __len__(self) -> int:
-        return int(self._meta[kernels.USED] - self._meta[kernels.FREE])
+        return int(self._meta[USED] - self._meta[FREE])
 
     @property
     def _sized(self) -> tuple[Growable[Any], ...]:
@@ -61,7 +62,7 @@ class IterationCells:
     def is_empty(self, groups: Ints) -> NDArray[np.bool_]:
         """Which groups have no cell."""
         self._room_for(groups)
-        empty: NDArray[np.bool_] = self._ends.a[groups, kernels.FIRST] < 0
+        empty: NDArray[np.bool_] = self._ends.a[groups, FIRST] < 0
         return empty
 
     def _room_for(self, groups: Ints) -> None:
@@ -71,7 +72,7 @@ class IterationCells:
     def have_after(self, groups: Ints, iteration: int) -> NDArray[np.bool_]:
         """(n,) which groups have cells after `iteration`."""
         self._room_for(groups)
-        last = self._ends.a[groups, kernels.LAST]
+        last = self._ends.a[groups, LAST]
         is_late: NDArray[np.bool_] = last >= 0
         is_late[is_late] = self._iterations.a[last[is_late]] > iteration
         return is_late
@@ -97,7 +98,7 @@ class IterationCells:
         """(n,) the cell of each group (distinct) at an iteration, a new one where there is none."""
         self._room_for(groups)
         for sized in self._sized:
-            sized.grow(int(self._meta[kernels.USED]) + len(groups))
+            sized.grow(int(self._meta[USED]) + len(groups))
         out = np.empty(len(groups), np.int64)
         kernels.open_cells(
             groups, iteration, self._ends.a, self._links.a, self._iterations.a, self._free.a, self._meta, out

@@ -31,6 +31,7 @@ from clusterd.operators.growable import Growable
 from clusterd.operators.iteration_index import Keys
 from clusterd.operators.iterative import Blocks
 from clusterd.operators.kernels import iterate as kernels
+from clusterd.operators.kernels.chains import USED
 from clusterd.operators.time_steps import pausing
 from shm_arrangements.errors import MultiplicityOverflow
 from shm_arrangements.rows import RowSpec
@@ -104,7 +105,7 @@ class IterativeCounts:
         start = room = 0
         while start < len(changed):
             part = changed[start : start + _KEYS]
-            entries = int(self._meta[kernels.USED]) + len(part)
+            entries = int(self._meta[USED]) + len(part)
             for sized in (self._links, self._iterations, self._diffs, self._free):
                 sized.grow(entries)
             state = np.array([0, 0, 0, 1], np.int64)

@@ -33,6 +33,7 @@ from clusterd.operators.iteration_cells import IterationCells
 from clusterd.operators.iteration_index import Keys, distinct_slots
 from clusterd.operators.iterative import Blocks
 from clusterd.operators.kernels import extremes as kernels
+from clusterd.operators.kernels.chains import USED
 from clusterd.operators.kernels.iterate import gather_changes
 from clusterd.operators.time_steps import pausing
 from shm_arrangements.columns import Column
@@ -191,7 +192,7 @@ class IterativeExtremes:
         for lo in range(0, len(values), _VALUES):
             part = values[lo : lo + _VALUES]
             for sized in (self._links, self._iterations, self._diffs, self._free):
-                sized.grow(int(self._meta[kernels.USED]) + len(part))
+                sized.grow(int(self._meta[USED]) + len(part))
             odd = np.empty(2 * len(part), np.int64)
             state = np.array([0, 0, 1, 0], np.int64)
             while state[kernels.AT] < len(part):

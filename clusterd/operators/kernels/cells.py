@@ -1,7 +1,8 @@
 """Cells: of each group of a recursion, the iterations at which it was changed, as a chain that ascends.
 
-A cell is a (group, iteration). Whoever keeps something by cell finds what came after an iteration at a cost
-of what came after it alone: a chain is walked from its end. Most changes come at the last iteration so far.
+A cell is a (group, iteration), an entry of its group's chain (chains.py). Whoever keeps something by cell
+finds what came after an iteration at a cost of what came after it alone: a chain is walked from its end. Most
+changes come at the last iteration so far.
 
 Does not: allocate, or know what is kept by cell.
 """
@@ -13,17 +14,13 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from clusterd.operators.kernels.chains import BEFORE, LAST, link, unlink
 from shm_arrangements.kernels.jit import I64, OUT_I64, i64, kernel, read, write
 
 I32_2D, OUT_I32_2D = read(types.int32, 2), write(types.int32, 2)
 
-# places in the meta of the pool of cells
-FREE, USED = 0, 1
 # places in the state of reach
 GROUP, REACHED = 0, 1
-# columns of `links`, and of `ends` (by group)
-AFTER, BEFORE = 0, 1
-FIRST, LAST = 0, 1
 
 
 @kernel(I64, i64, I32_2D, I32_2D, I64, OUT_I64, OUT_I64)
@@ -70,39 +67,12 @@ def open_cells(
         if at >= 0 and iterations[at] == iteration:
             out[k] = at
             continue
-        if meta[FREE] > 0:
-            meta[FREE] -= 1
-            made = free[meta[FREE]]
-        else:
-            made = meta[USED]
-            meta[USED] += 1
-        iterations[made] = iteration
-        links[made, AFTER] = later
-        links[made, BEFORE] = at
-        if at >= 0:
-            links[at, AFTER] = made
-        else:
-            ends[group, FIRST] = made
-        if later >= 0:
-            links[later, BEFORE] = made
-        else:
-            ends[group, LAST] = made
-        out[k] = made
+        out[k] = link(ends, links, free, meta, group, at, later)
+        iterations[out[k]] = iteration
 
 
 @kernel(I64, I64, OUT_I32_2D, OUT_I32_2D, OUT_I64, OUT_I64)
 def close_cells(groups: Any, cells: Any, ends: Any, links: Any, free: Any, meta: Any) -> None:
     """Take cells (distinct, of these groups) out of their chains, for reuse."""
     for k in range(cells.shape[0]):
-        cell = cells[k]
-        after, before = links[cell, AFTER], links[cell, BEFORE]
-        if before >= 0:
-            links[before, AFTER] = after
-        else:
-            ends[groups[k], FIRST] = after
-        if after >= 0:
-            links[after, BEFORE] = before
-        else:
-            ends[groups[k], LAST] = before
-        free[meta[FREE]] = cell
-        meta[FREE] += 1
+        unlink(ends, links, free, meta, groups[k], cells[k])

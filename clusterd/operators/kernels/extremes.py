@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from clusterd.operators.kernels.treap import LEFT, PARENT, RIGHT, is_before
+from clusterd.operators.kernels.chains import leaves, link, unlink
+from clusterd.operators.kernels.treap import LEFT, PARENT, RIGHT, is_before, priority, replace_child, rotate
 from shm_arrangements.kernels.jit import (
     I64,
     OUT_I64,
@@ -43,28 +44,12 @@ LASTING = (1 << 62) - 1
 NEVER = 1 << 62
 # columns of spans, own and below
 SINCE, UNTIL = 0, 1
-# places in the meta of the pool of entries
-FREE, USED = 0, 1
 # places in the state of apply_values and of look_up
 AT, ODD, FITS, VISITED = 0, 1, 2, 3
 # columns of what is found
 FIRST, LAST, HIGH, LOW = 0, 1, 2, 3
 
 _LOW_BITS = 0xFFFFFFFF
-_ODD = np.uint64(0x9E3779B97F4A7C15)
-_S40 = np.uint64(40)
-
-
-@inner
-def _leaves(a: Any, b: Any) -> Any:
-    """Whether a + b leaves 64 bits."""
-    total = a + b
-    return (a >= 0) == (b >= 0) and (total >= 0) != (a >= 0)
-
-
-@inner
-def _priority(node: Any) -> Any:
-    return (np.uint64(node) * _ODD) >> _S40
 
 
 @inner
@@ -83,30 +68,9 @@ def _pull(tree: Any, spans: Any, below: Any, node: Any) -> Any:
 
 
 @inner
-def _put(tree: Any, root: Any, group: Any, parent: Any, old: Any, new: Any) -> None:
-    """Let `new` (-1: none) stand below `parent` (-1: at the root) where `old` does."""
-    if parent < 0:
-        root[group] = new
-    elif tree[parent, LEFT] == old:
-        tree[parent, LEFT] = new
-    else:
-        tree[parent, RIGHT] = new
-    if new >= 0:
-        tree[new, PARENT] = parent
-
-
-@inner
 def _rotate_up(tree: Any, spans: Any, below: Any, root: Any, group: Any, node: Any) -> None:
     """Put `node` in the place of its parent."""
-    parent = np.int64(tree[node, PARENT])
-    near, far = (LEFT, RIGHT) if tree[parent, LEFT] == node else (RIGHT, LEFT)
-    between = np.int64(tree[node, far])
-    _put(tree, root, group, np.int64(tree[parent, PARENT]), parent, node)
-    tree[node, far] = parent
-    tree[parent, PARENT] = node
-    tree[parent, near] = between
-    if between >= 0:
-        tree[between, PARENT] = parent
+    parent = rotate(tree, root, group, node)
     _pull(tree, spans, below, parent)
     _pull(tree, spans, below, node)
 
@@ -146,7 +110,7 @@ def _insert(
         root[group] = node
     else:
         tree[parent, side] = node
-    while parent >= 0 and _priority(node) > _priority(parent):
+    while parent >= 0 and priority(node) > priority(parent):
         _rotate_up(tree, spans, below, root, group, node)
         parent = np.int64(tree[node, PARENT])
         visited += 1
@@ -161,10 +125,10 @@ def _remove(tree: Any, spans: Any, below: Any, root: Any, group: Any, node: Any)
         left, right = np.int64(tree[node, LEFT]), np.int64(tree[node, RIGHT])
         if left < 0 or right < 0:
             break
-        _rotate_up(tree, spans, below, root, group, left if _priority(left) > _priority(right) else right)
+        _rotate_up(tree, spans, below, root, group, left if priority(left) > priority(right) else right)
         visited += 1
     parent = np.int64(tree[node, PARENT])
-    _put(tree, root, group, parent, node, left if left >= 0 else right)
+    replace_child(tree, root, group, parent, node, left if left >= 0 else right)
     return visited + _pull_up(tree, spans, below, parent)
 
 
@@ -207,42 +171,17 @@ def apply_values(
             at = np.int64(links[at, 1])
             visited += 1
         if at >= 0 and iterations[at] == iteration:
-            if _leaves(diffs[at], change):
+            if leaves(diffs[at], change):
                 state[FITS] = 0
                 return
             diffs[at] += change
             if diffs[at] == 0:
-                last = np.int64(links[at, 1])
-                if last >= 0:
-                    links[last, 0] = later
-                else:
-                    ends[slot, 0] = later
-                if later >= 0:
-                    links[later, 1] = last
-                else:
-                    ends[slot, 1] = last
-                free[meta[FREE]] = at
-                meta[FREE] += 1
+                unlink(ends, links, free, meta, slot, at)
                 entries[k - 1] = -1
         else:
-            if meta[FREE] > 0:
-                meta[FREE] -= 1
-                made = free[meta[FREE]]
-            else:
-                made = meta[USED]
-                meta[USED] += 1
+            made = link(ends, links, free, meta, slot, at, later)
             iterations[made] = iteration
             diffs[made] = change
-            links[made, 0] = later
-            links[made, 1] = at
-            if at >= 0:
-                links[at, 0] = made
-            else:
-                ends[slot, 0] = made
-            if later >= 0:
-                links[later, 1] = made
-            else:
-                ends[slot, 1] = made
             entries[k - 1] = 1
         # The history of the value, as it has become.
         since, until = np.int64(NEVER), np.int64(0)
@@ -251,7 +190,7 @@ def apply_values(
         walk = np.int64(ends[slot, 0])
         while walk >= 0:
             visited += 1
-            if _leaves(total, diffs[walk]):
+            if leaves(total, diffs[walk]):
                 state[FITS] = 0
                 return
             before = total

@@ -3,8 +3,8 @@
 An entry is what one row of one key changed at one iteration, summed up over everything that came so far. The
 entries of a key are a doubly linked chain, so that adding, removing and walking cost O(1) an entry, however
 many other keys there are; an entry whose sum is zero is in no chain. Two kinds stand here: chains of rows, in
-any order, for operators that look at the rows of a key; and chains of counts, ascending in iteration, for
-keys that are the whole row.
+any order, for operators that look at the rows of a key; and chains of counts (chains.py), ascending in
+iteration, for keys that are the whole row.
 
 Does not: allocate, find slots (kernels/table.py), or add beyond 64 bits: it says that a sum would leave them.
 """
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from clusterd.operators.kernels.chains import leaves, link, unlink
 from shm_arrangements.kernels.jit import (
     I64,
     OUT_I64,
@@ -38,8 +39,7 @@ NOT_BEGUN = -2  # AT: the chain of the row was not begun
 NEXT, BEFORE = 0, 1
 # what an entry of rows is: not in a chain, in one, found to be zero
 LOOSE, LINKED, ZERO = 0, 1, 2
-# places in the meta of a pool of counts, and in the state of change_counts
-FREE, USED = 0, 1
+# places in the state of change_counts
 KEY, EMITTED, ODD, FITS = 0, 1, 2, 3
 # what a count of rows shows: distinct, distinct of what complains when negative, threshold
 SET, MULTISET, POSITIVE = 0, 1, 2
@@ -48,13 +48,6 @@ _LOW = np.uint64(0xFFFFFFFF)
 _S32 = np.uint64(32)
 _SMALL = 2147483647  # the product of two such diffs is below 2^62
 _WIDE = 4.611686018427388e18  # 2^62
-
-
-@inner
-def _leaves(a: Any, b: Any) -> Any:
-    """Whether a + b leaves 64 bits."""
-    total = a + b
-    return (a >= 0) == (b >= 0) and (total >= 0) != (a >= 0)
 
 
 @kernel(I64, I64, U64_2D, OUT_I64, write(types.int32, 2), OUT_U8, OUT_I32, OUT_I64)
@@ -69,7 +62,7 @@ def add_entries(
     n = entries.shape[0]
     for i in range(n):
         e = entries[i]
-        if _leaves(sums[e], diffs[i]):
+        if leaves(sums[e], diffs[i]):
             return -1
         sums[e] += diffs[i]
     gone = 0
@@ -171,7 +164,7 @@ def gather_changes(slots: Any, diffs: Any, changes: Any, marks: Any, count: int,
             marks[slot] = 1
             changed[count] = slot
             count += 1
-        if _leaves(changes[slot], diffs[i]):
+        if leaves(changes[slot], diffs[i]):
             return -1
         changes[slot] += diffs[i]
     return count
@@ -218,7 +211,7 @@ def change_counts(
             marks[slot] = 0
             k += 1
             continue
-        if _leaves(totals[slot], change):
+        if leaves(totals[slot], change):
             state[FITS] = 0
             break
         # The entries from `iteration` on, and what stands before them.
@@ -255,7 +248,7 @@ def change_counts(
         walk = later
         while walk >= 0 and not full:
             steps += 1
-            if _leaves(new, diffs[walk]) or _leaves(old, diffs[walk]):
+            if leaves(new, diffs[walk]) or leaves(old, diffs[walk]):
                 state[FITS] = 0
                 break
             old += diffs[walk]
@@ -287,35 +280,11 @@ def change_counts(
         if here >= 0:
             diffs[here] += change
             if diffs[here] == 0:
-                if last >= 0:
-                    links[last, 0] = later
-                else:
-                    ends[slot, 0] = later
-                if later >= 0:
-                    links[later, 1] = last
-                else:
-                    ends[slot, 1] = last
-                free[meta[FREE]] = here
-                meta[FREE] += 1
+                unlink(ends, links, free, meta, slot, here)
         else:
-            if meta[FREE] > 0:
-                meta[FREE] -= 1
-                here = free[meta[FREE]]
-            else:
-                here = meta[USED]
-                meta[USED] += 1
+            here = link(ends, links, free, meta, slot, last, later)
             iterations[here] = iteration
             diffs[here] = change
-            links[here, 0] = later
-            links[here, 1] = last
-            if last >= 0:
-                links[last, 0] = here
-            else:
-                ends[slot, 0] = here
-            if later >= 0:
-                links[later, 1] = here
-            else:
-                ends[slot, 1] = here
         changes[slot] = 0
         marks[slot] = 0
         k += 1

@@ -37,7 +37,8 @@ _S40, _S63 = np.uint64(40), np.uint64(63)
 
 
 @inner
-def _priority(node: Any) -> Any:
+def priority(node: Any) -> Any:
+    """What puts a node above those of a lower one."""
     return (np.uint64(node) * _ODD) >> _S40
 
 
@@ -96,7 +97,8 @@ def sum_below(nodes: Any, node: Any) -> None:
 
 
 @inner
-def _replace_child(nodes: Any, root: Any, group: Any, parent: Any, old: Any, new: Any) -> None:
+def replace_child(nodes: Any, root: Any, group: Any, parent: Any, old: Any, new: Any) -> None:
+    """Let `new` (-1: none) stand below `parent` (-1: at the root) where `old` does."""
     if parent < 0:
         root[group] = new
     elif nodes[parent, LEFT] == old:
@@ -108,17 +110,24 @@ def _replace_child(nodes: Any, root: Any, group: Any, parent: Any, old: Any, new
 
 
 @inner
-def _rotate_up(nodes: Any, root: Any, group: Any, node: Any) -> None:
-    """Put `node` in the place of its parent."""
-    parent = nodes[node, PARENT]
+def rotate(nodes: Any, root: Any, group: Any, node: Any) -> Any:
+    """Put `node` in the place of its parent, which is returned; what is summed up is the caller's to mend."""
+    parent = np.int64(nodes[node, PARENT])
     near, far = (LEFT, RIGHT) if nodes[parent, LEFT] == node else (RIGHT, LEFT)
-    inner_child = nodes[node, far]
-    _replace_child(nodes, root, group, nodes[parent, PARENT], parent, node)
+    between = np.int64(nodes[node, far])
+    replace_child(nodes, root, group, np.int64(nodes[parent, PARENT]), parent, node)
     nodes[node, far] = parent
     nodes[parent, PARENT] = node
-    nodes[parent, near] = inner_child
-    if inner_child >= 0:
-        nodes[inner_child, PARENT] = parent
+    nodes[parent, near] = between
+    if between >= 0:
+        nodes[between, PARENT] = parent
+    return parent
+
+
+@inner
+def _rotate_up(nodes: Any, root: Any, group: Any, node: Any) -> None:
+    """Put `node` in the place of its parent."""
+    parent = rotate(nodes, root, group, node)
     nodes[node, BELOW] = nodes[parent, BELOW]
     sum_below(nodes, parent)
 
@@ -158,7 +167,7 @@ def insert(
         root[group] = node
     else:
         nodes[parent, side] = node
-    while parent >= 0 and _priority(node) > _priority(parent):
+    while parent >= 0 and priority(node) > priority(parent):
         _rotate_up(nodes, root, group, node)
         parent = nodes[node, PARENT]
         visited += 1
@@ -176,7 +185,7 @@ def append(
     start_node(lanes, kinds, flips, nodes, node, weight)
     visited = 1
     child, at = np.int64(-1), np.int64(last)
-    while at >= 0 and _priority(node) > _priority(at):
+    while at >= 0 and priority(node) > priority(at):
         sum_below(nodes, at)
         child = at
         at = nodes[at, PARENT]
@@ -209,11 +218,11 @@ def _remove(nodes: Any, root: Any, group: Any, node: Any) -> int:
         left, right = nodes[node, LEFT], nodes[node, RIGHT]
         if left < 0 or right < 0:
             break
-        child = left if _priority(left) > _priority(right) else right
+        child = left if priority(left) > priority(right) else right
         _rotate_up(nodes, root, group, child)
         visited += 1
     parent = nodes[node, PARENT]
-    _replace_child(nodes, root, group, parent, node, left if left >= 0 else right)
+    replace_child(nodes, root, group, parent, node, left if left >= 0 else right)
     weight = nodes[node, OWN]
     while parent >= 0:
         nodes[parent, BELOW] -= weight
