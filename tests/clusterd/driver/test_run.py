@@ -112,7 +112,7 @@ def test_of_a_file_the_first_difference_is_shown_and_the_later_ones_are_counted(
 
 def test_a_command_of_controllers_said_by_a_reader_hints_at_the_flag(tmp_path: Path) -> None:
     with fake_replica(tmp_path / "socket", _react) as replica:
-        for command, hinted in (("schedule id=1", True), ("peek id=1 ts=0", False)):
+        for command, hinted in (("allow-writes id=1", True), ("peek id=1 ts=0", False)):
             result = CliRunner().invoke(main, ["exec", command, "--connect", replica.address])
             assert result.exit_code == 1
             assert ("--as controller" in result.output) == hinted
