@@ -19,8 +19,8 @@ from clusterd.launcher import LaunchError
 __all__ = ["main"]
 
 _ONLY_PEEKS = """\
-hint: a reader only peeks and subscribes. --as controller says it as a controller; that fences the one which is there, and
-its first command is create-instance. More than one command goes into a file, for `run`."""
+hint: a reader only peeks and subscribes. --as controller says it as a controller; that fences the one which
+is there, and its first command is create-instance. More than one command goes into a file, for `run`."""
 
 
 @click.group(
