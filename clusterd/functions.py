@@ -16,6 +16,7 @@ Does not: evaluate (clusterd/render/functions/user.py), reload, run anything in 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
@@ -127,6 +128,16 @@ def load_functions(source: str) -> None:
     if source in _LOADED:
         return
     try:
+        _import(source)
+    except FunctionsError as error:
+        raise FunctionsError(f"functions of {source}: {error.message}") from error
+    except (Exception, SystemExit) as error:  # whatever the user's module does
+        raise FunctionsError(f"functions of {source}: {type(error).__name__}: {error}") from error
+    _LOADED.append(source)
+
+
+def _import(source: str) -> None:
+    with contextlib.redirect_stdout(sys.stderr):  # stdout is for READY
         if source.endswith(".py"):
             spec = importlib.util.spec_from_file_location(_MODULE, Path(source))
             assert spec is not None and spec.loader is not None  # noqa: PT018
@@ -135,11 +146,6 @@ def load_functions(source: str) -> None:
             spec.loader.exec_module(module)
         else:
             importlib.import_module(source)
-    except FunctionsError as error:
-        raise FunctionsError(f"functions of {source}: {error.message}") from error
-    except Exception as error:  # whatever the user's module does
-        raise FunctionsError(f"functions of {source}: {type(error).__name__}: {error}") from error
-    _LOADED.append(source)
 
 
 def unload() -> None:

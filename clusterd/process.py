@@ -158,6 +158,8 @@ def run_child(title: str, entry: str, spec: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     faulthandler.enable()
+    # Who launched us reads stdout up to READY alone: what a function of the user prints would fill the pipe.
+    os.dup2(2, 1)
     if isinstance(spec, WorkerSpec) and spec.role is ComputeRuntimeRole.MAINTENANCE:
         yield_to_readers()
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -85,6 +86,11 @@ def test_a_function_that_is_strict_sees_neither_nulls_nor_rows_in_error() -> Non
         (lambda v: np.full(len(v), 2**63, np.uint64), "no values of its type"),
         (lambda v: None, "no values of its type"),
         (lambda v: 1 // 0, "ZeroDivisionError: integer division or modulo by zero"),
+        (lambda v: sys.exit(3), "SystemExit: 3"),
+        (lambda v: raised(Wordless()), "Wordless"),
+        (lambda v: raised(ValueError()), "ValueError"),
+        (lambda v: raised(ValueError("\ud800")), "ValueError: ?"),
+        (lambda v: Wordless(), "no values of its type"),
     ],
 )
 def test_what_is_no_column_of_its_type_and_length_is_an_error(made: Callable[[Any], Any], says: str) -> None:
@@ -92,6 +98,51 @@ def test_what_is_no_column_of_its_type_and_length_is_an_error(made: Callable[[An
     assert [str(each) for each in values("odd(#0)", T.INT64, [1, 2, None])] == [
         f"eval-error: odd: {says}", f"eval-error: odd: {says}", "None",
     ]  # fmt: skip
+
+
+class Wordless(Exception):
+    """Neither its text nor its values can be had."""
+
+    def __str__(self) -> str:
+        raise KeyError
+
+    def __array__(self, *args: Any, **more: Any) -> Any:
+        raise KeyError
+
+
+def raised(error: Exception) -> Any:
+    raise error
+
+
+def test_what_a_function_does_to_its_arguments_stays_with_it() -> None:
+    @scalar("erase", "text -> text")
+    def erase(column: Any) -> Any:
+        column[:] = "gone"
+        if len(column) > 1:
+            raise ValueError
+        return column
+
+    expr = parse_expr("erase(#0) || #0")
+    assert evaluate(expr, [Column("v", T.TEXT, False)], [("a",), ("b",)]) == ["gonea", "goneb"]
+
+
+@pytest.mark.parametrize(
+    ("signature", "made", "wanted"),
+    [
+        ("bigint -> timestamp", np.array([2**62], "datetime64[s]"), None),
+        ("bigint -> timestamp", np.array([2020 - 1970], "datetime64[Y]"), 1_577_836_800_000_000),
+        ("bigint -> timestamp", np.array([1999], "datetime64[ns]"), 1),
+        ("bigint -> date", np.array([2**40], "datetime64[D]"), None),
+        ("bigint -> time", np.array([24], "timedelta64[h]"), 86_400_000_000),
+        ("bigint -> time", np.array([86_400_000_001], "timedelta64[us]"), None),
+        ("bigint -> time", np.array([-1], "timedelta64[s]"), None),
+        ("bigint -> time", np.array([2**62], "timedelta64[s]"), None),
+    ],
+)
+def test_moments_and_times_of_other_units_are_kept_or_refused(signature: str, made: Any, wanted: Any) -> None:
+    scalar("odd", signature)(lambda column: made)
+    (found,) = values("odd(#0)", T.INT64, [1])
+    assert str(found) == ("eval-error: odd: no values of its type" if wanted is None else str(wanted))
 
 
 def test_columns_of_every_type_come_and_go() -> None:
@@ -103,6 +154,7 @@ def test_columns_of_every_type_come_and_go() -> None:
         ("text -> text", T.TEXT, ["é", "", None], {}),
         ("bytea -> bytea", T.BYTEA, [b"\xff", None], {}),
         ("jsonb -> jsonb", T.JSONB, ['{"a":1}', None], {}),
+        ("time -> time", T.TIME, [0, None, 86_399_999_999], {}),
         ("date -> date", T.DATE, [15706, None], {}),
         ("timestamp -> timestamp", T.TIMESTAMP, [10**15, None], {}),
         ("timestamptz -> timestamptz", T.TIMESTAMPTZ, [10**15, None], {}),
@@ -142,6 +194,7 @@ def test_names_and_signatures_are_checked() -> None:
     [
         (None, "FileNotFoundError"),
         ("1 +", "SyntaxError"),
+        ("raise SystemExit(1)", "SystemExit: 1"),
         ("import nothing_like_it", "ModuleNotFoundError: No module named 'nothing_like_it'"),
         (
             "from clusterd.functions import scalar\nscalar('abs', 'bigint -> bigint')(abs)",

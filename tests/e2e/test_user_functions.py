@@ -56,6 +56,39 @@ def test_functions_are_maintained_queried_and_checked(mode: str) -> None:
         unload()
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_what_functions_print_or_exit_with_hurts_nobody(mode: str, tmp_path: Path) -> None:
+    """Nobody reads a replica's stdout after READY: what is printed there would stop the worker."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import sys\nfrom clusterd.functions import scalar\nprint('hello')\n"
+        "@scalar('loud', 'bigint -> bigint')\n"
+        "def loud(x):\n    print('x' * 300_000, flush=True)\n    return x\n"
+        "@scalar('leave', 'bigint -> bigint')\n"
+        "def leave(x):\n    sys.exit(3)\n"
+    )
+    try:
+        with launched(Target(mode=mode, timeout_s=30.0, functions=str(file))) as run:
+
+            def do(line: str, *body: str) -> list[str]:
+                return carry_out(run, line, body)
+
+            do("create-instance")
+            do("initialization-complete")
+            do("write-rows shard=w ts=0", "1 a")
+            made = do(
+                "create-dataflow as-of=0", "import source=1 shard=w upper=1",
+                "build id=2", "  Map (loud(#0))", "    Get u1", "export index=3 on=2 key=[0]",
+            )  # fmt: skip
+            assert made == ["ok"]
+            do("schedule id=3")
+            assert do("peek id=3 ts=0") == ['1 "a" 1']
+            assert do("peek id=3 ts=0 map=(loud(#0)) project=(#3)") == ["1"]
+            assert do("peek id=3 ts=0 map=(leave(#0))") == ["error: eval-error: leave: SystemExit: 3"]
+    finally:
+        unload()
+
+
 def test_a_module_that_cannot_be_used_is_told_at_launch(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("from clusterd.functions import scalar\nscalar('abs', 'bigint -> bigint')(abs)\n")

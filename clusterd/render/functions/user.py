@@ -30,7 +30,6 @@ from clusterd.render.functions.lists import Lists, lists_of
 from clusterd.render.functions.registry import CallSite, Implementation
 from clusterd.render.functions.texts import spread
 from clusterd.storage.arrow import column_from_arrow
-from controller_proto.errors import Refusal
 from shm_arrangements.arrow import arrow_type, to_array
 from shm_arrangements.columns import Column, canonical_floats
 from shm_arrangements.conversion import column_of_values, to_numpy
@@ -40,9 +39,10 @@ __all__ = ["user_implementation"]
 
 _SHOWN: Final = 200  # characters of what it raised
 _WIDE: Final = WIDE | VARIABLE
+_DAY: Final = 86_400_000_000  # microseconds; a time of day may be 24:00:00
 _MOMENTS: Final = {
     ColumnType.DATE: "datetime64[D]", ColumnType.TIMESTAMP: "datetime64[us]",
-    ColumnType.TIMESTAMPTZ: "datetime64[us]",
+    ColumnType.TIMESTAMPTZ: "datetime64[us]", ColumnType.TIME: "timedelta64[us]",
 }  # fmt: skip
 
 
@@ -114,20 +114,29 @@ class _Calls:
             given = [convert(spec, column) for spec, column in zip(specs, columns, strict=True)]
             with np.errstate(all="ignore"):
                 made = defined.call(*given, *ends)
-        except Exception as error:  # it is the user's, and may raise anything
-            return f"{type(error).__name__}: {error}"[:_SHOWN]
+        except BaseException as error:  # it is the user's, and may raise anything: sys.exit, too
+            return _shown(error)
         if defined.part is not None:
             if not isinstance(made, tuple) or len(made) <= defined.part:
                 return "no tuple of as many arrays as there are sums"
             made = made[defined.part]
         try:
             column = _of_arrow(made, result) if defined.arrow else _of_numpy(made, result)
-        except (ValueError, TypeError, OverflowError, Refusal, pa.ArrowException):
+        except Exception:  # what was made is the user's: to look at it may raise anything
             return "no values of its type"
         if len(column) != n:
             return "another number of values than rows"
         self._parts.append(column)
         return None
+
+
+def _shown(error: BaseException) -> str:
+    """What was raised, in a text that can be stored."""
+    try:
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    except Exception:  # its own text raises
+        text = type(error).__name__
+    return text[:_SHOWN].encode(errors="replace").decode()
 
 
 def _without_nulls(column: Column, rows: Ints) -> tuple[list[Column], Ints]:
@@ -153,6 +162,8 @@ def _of_arrow(made: Any, spec: ColumnSpec) -> Column:
 
 def _of_numpy(made: Any, spec: ColumnSpec) -> Column:
     type_ = spec.type
+    if isinstance(made, list) and not isinstance(type_, ColumnType):
+        return column_of_values(spec, made)  # lists of lists are no array
     mask = np.ma.getmaskarray(made) if isinstance(made, np.ma.MaskedArray) else None
     array: NDArray[Any] = np.asarray(made)
     if array.ndim != 1:
@@ -163,14 +174,29 @@ def _of_numpy(made: Any, spec: ColumnSpec) -> Column:
             values = [None if hidden else value for value, hidden in zip(values, mask.tolist(), strict=True)]
         return column_of_values(spec, values)
     if type_ in _MOMENTS:
-        moments = array.astype(_MOMENTS[type_], casting="same_kind")
-        mask = np.isnat(moments) if mask is None else mask | np.isnat(moments)
-        array = moments.view(np.int64)
+        array, mask = _moments(array, type_, mask)
     valid = None if mask is None or not mask.any() else ~mask
     if valid is not None:
         array = np.where(valid, array, array.dtype.type(0))
     values = _cast(array, type_)
     return Column(type_, values, None, valid)
+
+
+def _moments(
+    array: NDArray[Any], type_: ColumnType, mask: NDArray[np.bool_] | None
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Moments or times of day in the type's own unit, and which are NULL. Raises TypeError, ValueError."""
+    moments = array.astype(_MOMENTS[type_], casting="same_kind")
+    mask = np.isnat(moments) if mask is None else mask | np.isnat(moments)
+    values = moments.view(np.int64)
+    fine = np.ones(len(array), np.bool_)
+    if np.can_cast(array.dtype, moments.dtype):  # to a finer unit: numpy wraps
+        fine = moments.astype(array.dtype).view(np.int64) == array.view(np.int64)
+    if type_ is ColumnType.TIME:
+        fine &= (values >= 0) & (values <= _DAY)
+    if not (fine | mask).all():
+        raise ValueError("beyond its range")
+    return values, mask
 
 
 def _cast(array: NDArray[Any], type_: ColumnType) -> NDArray[Any]:
