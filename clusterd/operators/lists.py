@@ -64,7 +64,7 @@ class Lists:
 
 def _json() -> ModuleType:
     """Imported where it is used: it takes a tenth of a second, and few plans make JSON."""
-    return importlib.import_module("clusterd.render.functions.json")
+    return importlib.import_module("clusterd.render.functions.json_texts")
 
 
 class ListRows:

@@ -20,7 +20,7 @@ from clusterd.operators.kernels import digits as kernels
 from clusterd.render.functions.arithmetic import NAMES, of_lanes
 from clusterd.render.functions.casts import numeric_of_texts
 from clusterd.render.functions.evaluated import Codes, code_of, first_errors
-from clusterd.render.functions.registry import CallSite, Outcome, strict
+from clusterd.render.functions.registry import CallSite, Outcome, parted, strict
 from clusterd.render.functions.texts import Failed, by_distinct, to_arrow
 from controller_proto.errors import LocalProtocolError
 from controller_proto.literals import parse_scalar
@@ -165,17 +165,13 @@ def _to_moment(call: CallSite, args: Sequence[Column]) -> Outcome:
     if type_ is not ColumnType.DATE:
         return _read(type_, args[0])
     # The day of a timestamp is one too.
-    days, codes = _parts(_read(type_, args[0]))
+    days, codes = parted(_read(type_, args[0]))
     if codes is None:
         return days
-    moments_, others = _parts(_read(ColumnType.TIMESTAMP, args[0]))
+    moments_, others = parted(_read(ColumnType.TIMESTAMP, args[0]))
     of_moments = (moments_.values // 86_400_000_000).astype(np.int32)
     column = Column(type_, np.where(codes != 0, of_moments, days.values))
     return column, None if others is None else np.where(others != 0, codes, np.uint32(0))
-
-
-def _parts(outcome: Outcome) -> tuple[Column, Codes | None]:
-    return outcome if isinstance(outcome, tuple) else (outcome, None)
 
 
 @strict("cast", *(f"boolean -> {name}" for name in _INTEGERS))

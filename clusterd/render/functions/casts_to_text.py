@@ -58,7 +58,7 @@ def text_of(spec: ColumnSpec, column: Column) -> Column:
         case ColumnType.DATE | ColumnType.TIMESTAMP | ColumnType.TIMESTAMPTZ | ColumnType.TIME:
             return _moments(type_, column)
         case ColumnType.INTERVAL:
-            return _column(by_distinct(_TEXT, lambda value: format_interval(*value), column))
+            return by_distinct(_TEXT, lambda value: format_interval(*value), column)[0]
         case ColumnType.UUID:
             return _uuids(column)
         case ColumnType.BYTEA:
@@ -67,10 +67,6 @@ def text_of(spec: ColumnSpec, column: Column) -> Column:
             return Column(_TEXT, *plain_texts(column))
         case _:
             return numeric_texts(lanes(column.values), 0)
-
-
-def _column(outcome: Outcome) -> Column:
-    return outcome[0] if isinstance(outcome, tuple) else outcome
 
 
 @strict(
@@ -101,7 +97,7 @@ def _floats(column: Column) -> Column:
         return from_arrow(_TEXT, double_texts(values))
     wire = WireColumn("", WireType[column.type.name])
     most = 15 if column.type is ColumnType.FLOAT64 else 6
-    return _column(by_distinct(_TEXT, lambda value: _float_text(value, wire, most), column))
+    return by_distinct(_TEXT, lambda value: _float_text(value, wire, most), column)[0]
 
 
 def _float_text(value: float, wire: WireColumn, most: int) -> str:
@@ -140,7 +136,7 @@ def _moments(type_: ColumnType, column: Column) -> Column:
     if plain.all():
         return usual
     wire = WireType[type_.name]
-    others = _column(by_distinct(_TEXT, lambda value: format_moment(value, wire), column.filter(~plain)))
+    others = by_distinct(_TEXT, lambda value: format_moment(value, wire), column.filter(~plain))[0]
     both = Column.concat(_TEXT, (usual, others))
     return both.take(np.where(plain, np.arange(len(usual)), len(usual) - 1 + np.cumsum(~plain)))
 

@@ -26,7 +26,7 @@ from clusterd.render.functions.calendar import (
 from clusterd.render.functions.casts_of_moments import DAY, DAYS, intervals, nanoseconds_of, parts_of
 from clusterd.render.functions.evaluated import Codes, Ints, code_of, first_errors, rows_of
 from clusterd.render.functions.mathematics import failing
-from clusterd.render.functions.registry import CallSite, Outcome, Strict, strict
+from clusterd.render.functions.registry import CallSite, Outcome, Strict, parted, strict
 from clusterd.render.functions.texts import by_constants
 from shm_arrangements.columns import Column
 from shm_arrangements.types import AnyType, ColumnType
@@ -204,8 +204,7 @@ def _multiplied(call: CallSite, args: Sequence[Column]) -> Outcome:
 def _divided(call: CallSite, args: Sequence[Column]) -> Outcome:
     zero = args[1].values == 0
     divisor = np.where(zero, 1, args[1].values)
-    outcome = _scaled(args[0], lambda part: part / divisor)
-    column, codes = outcome if isinstance(outcome, tuple) else (outcome, None)
+    column, codes = parted(_scaled(args[0], lambda part: part / divisor))
     return column, first_errors(failing(zero, "division by zero"), codes)
 
 

@@ -26,16 +26,18 @@ from shm_arrangements.columns import Column
 from shm_arrangements.types import ColumnSpec
 
 __all__ = [
-    "CallSite", "Implementation", "Outcome", "Strict", "implementation", "implemented", "opened", "strict",
+    "CallSite", "Implementation", "Outcome", "Strict", "implementation", "implemented", "opened", "parted",
+    "strict",
 ]  # fmt: skip
 
 # Modules beside those called as the families are.
 _MORE: Final[dict[str, tuple[str, ...]]] = {
     "casts": ("casts_of_moments", "casts_of_text", "casts_to_text", "json"),
-    "text": ("text_forms", "bytes", "lists", "json"),
-    "lists": ("lists", "json"),
-    "moments": ("moments", "fields"),
-    "arithmetic": ("moments", "json"),
+    "text": ("text_forms", "bytes", "lists", "json_values"),
+    "lists": ("json_values",),
+    "moments": ("fields",),
+    "arithmetic": ("moments", "json_values"),
+    "json": ("json_texts", "json_values"),
 }
 
 
@@ -53,6 +55,12 @@ Strict = Callable[[CallSite, Sequence[Column]], Outcome]
 Implementation = Callable[[CallSite, Sequence[Evaluated], int], Evaluated]
 F = TypeVar("F", bound=Callable[..., Any])
 
+
+def parted(outcome: Outcome) -> tuple[Column, Codes | None]:
+    """The values of an outcome, and its codes if it has any."""
+    return outcome if isinstance(outcome, tuple) else (outcome, None)
+
+
 _FOUND: Final[dict[tuple[str, str], Implementation]] = {}
 
 
@@ -64,8 +72,7 @@ def strict(name: str, *signatures: str) -> Callable[[Strict], Strict]:
             columns = [each.column for each in args]
             valid = all_valid(columns)
             errors = first_errors(*(each.errors for each in args))
-            outcome = function(call, columns)
-            column, codes = outcome if isinstance(outcome, tuple) else (outcome, None)
+            column, codes = parted(function(call, columns))
             if codes is not None and valid is not None:
                 codes = codes * valid  # an error of what stands in for NULL is none
             if len(column) == 1 and rows_of(columns) != 1:

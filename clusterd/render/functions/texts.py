@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from clusterd.render.functions.evaluated import Codes, Ints, code_of, rows_of
+from clusterd.render.functions.registry import parted
 from shm_arrangements.columns import Column
 from shm_arrangements.kernels import gather
 from shm_arrangements.types import AnyType, ColumnType
@@ -101,8 +102,7 @@ def by_constants(
     parts, places, codes = [], [], []
     for row, members in groups.items():
         at = np.array(members, np.int64)
-        outcome = function(column.take(at), *row)
-        part, errors = outcome if isinstance(outcome, tuple) else (outcome, None)
+        part, errors = parted(function(column.take(at), *row))
         parts.append(spread(part, len(at)))
         codes.append(np.zeros(len(at), np.uint32) if errors is None else np.broadcast_to(errors, len(at)))
         places.append(at)
@@ -117,9 +117,7 @@ def _hashable(values: list[Any]) -> list[Any]:
     return [tuple(value) if isinstance(value, list) else value for value in values]
 
 
-def by_distinct(
-    type_: AnyType, function: Callable[..., Any], *args: Column
-) -> Column | tuple[Column, Codes | None]:
+def by_distinct(type_: AnyType, function: Callable[..., Any], *args: Column) -> tuple[Column, Codes | None]:
     """`function(*values)` of every row, computed once for equal rows; it may give a Failed.
 
     Rows with a NULL give NULL. Values are those of values.py.

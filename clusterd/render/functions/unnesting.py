@@ -20,7 +20,7 @@ from clusterd.render.functions.expanding import Expand, Made, TableCall, cut_row
 from clusterd.render.functions.json import found_parts, json_kinds, spans_of
 from clusterd.render.functions.lists import lists_of
 from clusterd.render.functions.patterns import by_pattern, list_of_arrow, unused_characters
-from clusterd.render.functions.registry import CallSite, Outcome, implementation
+from clusterd.render.functions.registry import CallSite, Outcome, implementation, parted
 from clusterd.render.functions.texts import by_constants, from_arrow, spread
 from controller_proto.functions import scan_groups
 from shm_arrangements.columns import Column
@@ -129,7 +129,7 @@ expanding("jsonb_object_keys")(
 
 
 def _outcome(outcome: Outcome, n: int) -> tuple[Column, Any]:
-    column, codes = outcome if isinstance(outcome, tuple) else (outcome, None)
+    column, codes = parted(outcome)
     if codes is not None:
         codes = np.broadcast_to(codes, n)
     return spread(column, n), codes
