@@ -386,7 +386,7 @@ def test_further_connections_have_names_and_readers_have_no_epoch(tmp_path: Path
         _index(run)
         assert carry_out(run, "connect as=r kind=reader nonce=n") == ["ok"]
         assert carry_out(run, "peek id=1 ts=0") == ['1 "a"']
-        assert carry_out(run, "schedule id=1")[0].startswith("error: invalid-stage")
+        assert carry_out(run, "allow-writes id=1")[0].startswith("error: invalid-stage")
         assert carry_out(run, "on conn=main") == ["ok"]
         assert carry_out(run, "schedule id=1") == ["ok"]
         assert carry_out(run, "on conn=x") == ["error: bad-message: no connection is called 'x'"]
