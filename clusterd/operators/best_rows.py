@@ -62,8 +62,8 @@ class BestRows:
 
     def open(self, steps: Steps, groups: int) -> Work[None]:
         """Begin to apply the round's updates, step by step. groups: slots of the groups' table."""
-        self._kept.grow(groups)
-        self._held.grow(groups)
+        for sized in (self._kept, self._held):
+            yield from sized.growing(groups)
         self._order, self._starts = yield from steps.split(self.partials)
         self._steps = steps
         self._state[:] = 0

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from clusterd.dataflow.operator import NO_ERRS
 from shm_arrangements.columns import Column
+from shm_arrangements.types import ColumnType
 from shm_arrangements.updates import Updates
 
 __all__ = ["Faults", "count_of", "show_row"]
@@ -37,22 +38,28 @@ def count_of(low: int, high: int) -> int:
 
 
 class Faults:
-    """Collects messages with times and diffs until they are taken as updates."""
+    """Collects messages with times and diffs until they are taken as updates.
+
+    Lists of what holds nothing else: millions of messages give the garbage collector nothing to walk.
+    """
 
     def __init__(self) -> None:
-        self._rows: list[tuple[tuple[str], int, int]] = []
+        self._messages: list[str] = []
+        self._times: list[int] = []
+        self._diffs: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._messages)
 
     def change(self, time: int, before: str | None, after: str | None) -> None:
         """At `time` the complaint about one thing goes from `before` to `after`; None is no complaint."""
         if before == after:
             return
-        if before is not None:
-            self._rows.append(((before,), time, -1))
-        if after is not None:
-            self._rows.append(((after,), time, 1))
+        for message, diff in ((before, -1), (after, 1)):
+            if message is not None:
+                self._messages.append(message)
+                self._times.append(time)
+                self._diffs.append(diff)
 
     def changes(
         self,
@@ -67,11 +74,16 @@ class Faults:
         """
         lists = [c.to_pylist() for c in columns]
         rows = zip(*lists, strict=True) if lists else iter([()] * len(times))
-        for row, time, (low0, high0, low1, high1) in zip(rows, times.tolist(), words.tolist(), strict=True):
+        low0, high0, low1, high1 = words.T.tolist()
+        for row, time, a, b, c, d in zip(rows, times.tolist(), low0, high0, low1, high1, strict=True):
             shown = show_row(row)
-            self.change(time, message(shown, count_of(low0, high0)), message(shown, count_of(low1, high1)))
+            self.change(time, message(shown, count_of(a, b)), message(shown, count_of(c, d)))
 
     def take(self) -> Updates:
         """What was collected; the collection is empty afterwards."""
-        rows, self._rows = self._rows, []
-        return Updates.from_rows(NO_ERRS.types, rows) if rows else NO_ERRS
+        if not self._messages:
+            return NO_ERRS
+        column = Column.from_pylist(ColumnType.TEXT, self._messages)
+        times, diffs = np.array(self._times, np.uint64), np.array(self._diffs, np.int64)
+        self._messages, self._times, self._diffs = [], [], []
+        return Updates((column,), times, diffs)

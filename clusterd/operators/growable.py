@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from collections.abc import Generator
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -25,19 +26,22 @@ T = TypeVar("T", bound=np.generic)
 
 _LEAST_ROWS = 64
 _MAPPED_BYTES = 1 << 20
+_FILLED_BYTES = 4 << 20  # at once: up to 10 ms
+_PAGE_BYTES = 2 << 20
 _HUGE_BYTES = 8 << 20  # from here on, pages of 2 MB: faults are a good part of a hydration otherwise
 
 
 class Growable(Generic[T]):
     """`a`: (rows, *width) of dtype; new rows hold `fill`."""
 
-    __slots__ = ("_dtype", "_fill", "_map", "_width", "a")
+    __slots__ = ("_dtype", "_fill", "_map", "_touched", "_width", "a")
 
     def __init__(self, dtype: type[T], width: tuple[int, ...] = (), fill: int = 0) -> None:
         self._dtype = np.dtype(dtype)
         self._width = width
         self._fill = fill
         self._map: mmap.mmap | None = None
+        self._touched = 0  # bytes of it that are known to have memory
         self.a: NDArray[T] = np.zeros((0, *width), self._dtype)
 
     def __len__(self) -> int:
@@ -50,8 +54,43 @@ class Growable(Generic[T]):
     def grow(self, rows: int) -> None:
         """Make it at least `rows` rows long, doubling."""
         old = len(self.a)
-        if rows <= old:
+        if rows > old:
+            self._lengthen(rows)
+            if self._fill:
+                self.a[old:] = np.array(self._fill, self._dtype)
+
+    def growing(self, rows: int) -> Generator[None, None, None]:
+        """`grow` in pieces, where it fills what is new: that is of fresh pages, up to 2 ms a megabyte.
+
+        What is new holds anything until it ends.
+        """
+        lo = len(self.a)
+        if rows > lo:
+            self._lengthen(rows)
+            while self._fill and lo < len(self.a):
+                hi = lo + max(_FILLED_BYTES * (len(self.a) - lo) // self.a[lo:].nbytes, 1)
+                self.a[lo:hi] = np.array(self._fill, self._dtype)
+                lo = hi
+                if lo < len(self.a):
+                    yield
+
+    def touching(self, rows: int) -> Generator[None, None, None]:
+        """Have the memory of the first `rows` rows, a page a piece, for who is about to fill them in order.
+
+        A page of 2 MB is some 0.2 ms, and 4 ms where the machine is virtual and has to find it first; arrays
+        of one length come to their next page together.
+        """
+        memory = self._map
+        if memory is None or len(memory) < _HUGE_BYTES:
             return
+        end = min(rows * self.a.strides[0], len(memory))
+        while self._touched < end and memory is self._map:
+            memory[self._touched] = memory[self._touched]
+            self._touched += _PAGE_BYTES
+            yield
+
+    def _lengthen(self, rows: int) -> None:
+        old = len(self.a)
         size = max(rows, 2 * old, _LEAST_ROWS)
         row_bytes = self._dtype.itemsize * int(np.prod(self._width, dtype=np.int64))
         nbytes = size * row_bytes
@@ -61,8 +100,6 @@ class Growable(Generic[T]):
             self.a = array
         else:
             self._map_to(-(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE, size)
-        if self._fill:
-            self.a[old:] = np.array(self._fill, self._dtype)
 
     def replace(self, array: NDArray[T]) -> None:
         """Go on with other contents; rows may have another width."""
@@ -82,6 +119,7 @@ class Growable(Generic[T]):
                 memory = None
         if memory is None:
             memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._touched = 0
             self._view(memory, kept)[:] = self.a
         if nbytes >= _HUGE_BYTES:
             with contextlib.suppress(OSError):  # a kernel without large pages

@@ -126,6 +126,7 @@ class OrderedRows:
 
     def open(self, steps: Steps, groups: int) -> Work[None]:
         """Begin to apply the round's updates, step by step. groups: slots of the groups' table."""
+        yield from self._root.growing(groups)
         self._make_room(groups)
         self._order, self._starts = yield from steps.split(self.partials)
         self._steps = steps
@@ -212,9 +213,10 @@ class OrderedRows:
 
         bounds, faults: as the kernel's. grows: no row is taken away, so none behind its window is kept.
         """
+        nothing = NOTHING, NO_TIMES, NOTHING
+        yield from pausing(self._root.growing(groups), nothing)
         self._make_room(groups)
         self._touched.grow(self.table.capacity)
-        nothing = NOTHING, NO_TIMES, NOTHING
         order = yield from pausing(self._by_group(groups), nothing)
         state = np.zeros(treap.STATE_SIZE, np.int64)
         fault_rows, fault_times, fault_words = fault_arrays()

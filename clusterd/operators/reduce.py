@@ -139,7 +139,7 @@ class ReduceOperator:
         if len(delta.errs):
             yield Delta(Updates.empty(self._types), delta.errs)
         rows = len(delta.oks)
-        size = max(_LEAST_ADDED, BLOCK_ROWS // (1 + len(self._kept)))
+        size = max(_LEAST_ADDED, BLOCK_ROWS // (1 + 3 * len(self._kept)))
         for start in range(0, rows, size):
             if start:
                 yield self._pause
@@ -152,10 +152,10 @@ class ReduceOperator:
     def _make_room(self, rows: int) -> Work[None]:
         """For that many more of everything."""
         yield from self._groups.make_room(rows)
-        yield from self._partials.make_room(rows)
+        yield from self._partials.make_room(rows, self._groups.capacity)
         for kept in self._kept:
             yield from kept.table.make_room(rows)
-            yield from kept.partials.make_room(rows)
+            yield from kept.partials.make_room(rows, kept.table.capacity)
 
     def _add(self, updates: Updates) -> Updates | None:
         """Take a block into the round. Returns the errors of single rows."""

@@ -126,16 +126,23 @@ class RowTable:
         """Room for at least one more row with `text_bytes` of text."""
         used, free, text_used = (int(self._meta[k]) for k in (kernels.USED, kernels.FREE, kernels.TEXT_USED))
         if free == 0 and used == self.capacity:
-            for sized in (self._tags, self._free, self._lanes, self._text_lo, self._text_hi):
-                sized.grow(used + 1)
+            self._more_slots(used + 1)
         if 2 * (used - free + 1) > len(self._entries):
             self._entries = _regrown(self._entries)
         self._text.grow(text_used + text_bytes)
+
+    def _more_slots(self, slots: int) -> None:
+        for sized in (self._tags, self._free, self._lanes, self._text_lo, self._text_hi):
+            sized.grow(slots)
 
     def make_room(self, rows: int) -> Work[None]:
         """For an `assign` of `rows` new rows: it then does not stop to make a large table larger."""
         while len(self._entries) > _PIECE_ENTRIES and 2 * (len(self) + rows) > len(self._entries):
             self._entries = yield from _regrowing(self._entries)
+        if self.capacity > _PIECE_ENTRIES:
+            self._more_slots(len(self) + rows)
+            for sized in (self._tags, self._lanes, self._text_lo, self._text_hi):
+                yield from sized.touching(int(self._meta[kernels.USED]) + rows)
 
     def free(self, slots: Ints) -> None:
         """Let go of distinct slots, at the end of a round: nothing may name them any more."""
@@ -295,8 +302,19 @@ class Partials:
             self._owners.a[out] = owners
         return out
 
-    def make_room(self, rows: int) -> Work[None]:
-        """For an `add` of `rows`: it then does not stop to make a large table larger."""
+    def make_room(self, rows: int, capacity: int) -> Work[None]:
+        """For an `add` of `rows`: it then does not stop to make a large table larger.
+
+        capacity: as of `add`.
+        """
+        for sized in (self._first, self._last):
+            yield from sized.growing(capacity)
+        if len(self._slots) > _PIECE_ENTRIES:
+            upto = len(self) + rows
+            for filled in (self._slots, self._times, self._words, self._owners):
+                if len(filled):  # owners: if somebody tells them
+                    filled.grow(upto)
+                    yield from filled.touching(upto)
         while (
             len(self._entries) > _PIECE_ENTRIES
             and 2 * (int(self._meta[kernels.HASHED]) + rows) > len(self._entries)

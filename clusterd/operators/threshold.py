@@ -75,7 +75,7 @@ class ThresholdOperator:
 
     def _make_room(self, rows: int) -> Work[None]:
         yield from self._rows.make_room(rows)
-        yield from self._partials.make_room(rows)
+        yield from self._partials.make_room(rows, self._rows.capacity)
 
     def finish(self) -> Iterator[Delta]:
         count = len(self._partials)

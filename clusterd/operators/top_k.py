@@ -35,7 +35,7 @@ from clusterd.operators.growable import Growable
 from clusterd.operators.kernels.windows import note_groups
 from clusterd.operators.ordered import MOST_COPIES, OrderColumn, OrderedRows, lane_flips
 from clusterd.operators.row_table import RowTable
-from clusterd.operators.time_steps import Work, pausing
+from clusterd.operators.time_steps import Work, pausing, pieces
 from controller_proto.expr import Expr
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowSpec, encode
@@ -45,6 +45,8 @@ __all__ = ["TopKOperator"]
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
+
+_ADDED = 1 << 15  # updates added at once: up to 20 ms
 
 
 class TopKOperator:
@@ -94,23 +96,29 @@ class TopKOperator:
         """Nothing is kept of a round's bounds: the times of its updates say all."""
 
     def push(self, port: int, delta: Delta) -> Iterator[Delta]:
-        updates = delta.oks
-        n = len(updates)
-        if n:
-            yield from pausing(self._make_room(n), self._pause)
-            image = encode([updates.columns[k] for k in self._group], self._group_spec, n)
-            slots = self._groups.assign(image)
-            self._touched.grow(self._groups.capacity)
-            self._marks.grow(self._groups.capacity)
-            self._count = note_groups(slots, self._marks.a, self._touched.a, self._count)
-            image = encode([updates.columns[k] for k in self._row], self._row_spec, n)
-            self._rows.add(image, slots, updates.times, updates.diffs)
+        for lo, hi in pieces(len(delta.oks), _ADDED):
+            if lo:
+                yield self._pause
+            part = delta.oks.slice(lo, hi)
+            yield from pausing(self._make_room(len(part)), self._pause)
+            self._add(part)
         if len(delta.errs):
             yield Delta(Updates.empty(self._types), delta.errs)
 
     def _make_room(self, rows: int) -> Work[None]:
-        for sized in (self._groups, self._rows.table, self._rows.partials):
-            yield from sized.make_room(rows)
+        for table in (self._groups, self._rows.table):
+            yield from table.make_room(rows)
+        yield from self._rows.partials.make_room(rows, self._rows.table.capacity)
+
+    def _add(self, updates: Updates) -> None:
+        n = len(updates)
+        image = encode([updates.columns[k] for k in self._group], self._group_spec, n)
+        slots = self._groups.assign(image)
+        self._touched.grow(self._groups.capacity)
+        self._marks.grow(self._groups.capacity)
+        self._count = note_groups(slots, self._marks.a, self._touched.a, self._count)
+        image = encode([updates.columns[k] for k in self._row], self._row_spec, n)
+        self._rows.add(image, slots, updates.times, updates.diffs)
 
     def finish(self) -> Iterator[Delta]:
         if self._count == 0:
@@ -123,8 +131,8 @@ class TopKOperator:
         def tell(rows: Ints, times: Words, words: Words) -> None:
             self._tell(faults, rows, times, words)
 
-        pieces = self._rows.windows(self._bounds.a, groups, BLOCK_ROWS // 2, tell, grows=self._monotonic)
-        for rows, times, diffs in pieces:
+        changes = self._rows.windows(self._bounds.a, groups, BLOCK_ROWS // 2, tell, grows=self._monotonic)
+        for rows, times, diffs in changes:
             errs = faults.take() if len(faults) else NO_ERRS
             yield Delta(Updates(self._columns(rows), times.copy(), diffs.copy()), errs)
         self._holders.grow(groups)

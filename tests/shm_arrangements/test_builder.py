@@ -177,6 +177,39 @@ def test_building_given_up_at_any_piece_gives_its_memory_back(
     assert given_up > 10
 
 
+def test_a_piece_moves_no_more_rows_for_there_being_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builder, "_PART_BITS", 12)
+    monkeypatch.setattr(builder, "_PART", 1 << 12)
+    monkeypatch.setattr(builder, "_MOVED", 1 << 10)
+    rng, nullable = np.random.default_rng(5), schema_of(I64, I64, nullable=True)
+    for rows in (16_000, 32_000):
+        keys, values = rng.permutation(rows), rng.permutation(rows)
+        known = rng.random(rows) < 0.9
+        values[~known] = 0
+        columns = (Column(ColumnType.INT64, keys), Column(ColumnType.INT64, values, None, known))
+        times, diffs = rng.integers(0, 5, rows).astype(np.uint64), rng.choice([1, 2], rows)
+        batch = None
+        work = builder.building(Updates(columns, times, diffs), nullable, WHOLE, HeapAllocator())
+        moved, code = 0, builder._taken.__code__
+        while batch is None:
+            try:
+                next(work)
+            except StopIteration as end:
+                batch = end.value
+            moved += _innermost(work) is code
+        assert moved >= 5 * rows // (1 << 10), "two columns, what is known of one, times and diffs"
+        expected = zip(keys.tolist(), values.tolist(), known.tolist(), times.tolist(), diffs.tolist())
+        wanted = sorted(((k, v if is_known else None), t, d) for k, v, is_known, t, d in expected)
+        assert sorted(updates_of(batch)) == wanted
+
+
+def _innermost(work: Any) -> Any:
+    """The code of the generator that paused."""
+    while getattr(work, "gi_yieldfrom", None) is not None:
+        work = work.gi_yieldfrom
+    return work.gi_code if work.gi_frame is not None else None
+
+
 def test_what_is_given_is_only_read() -> None:
     values = np.array([5, 5, 5, 3, 3] * 20, np.uint64)
     values.sort()
