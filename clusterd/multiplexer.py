@@ -502,21 +502,27 @@ class Multiplexer:
         return session, entry if entry is not None and entry.export.kind == "subscribe" else None
 
     def _on_frontier_report(self, worker: int, report: internal.FrontierReport) -> Effects:
+        controller = self._controller
         entry = catalog = None
         for catalog in self._catalogs():
+            if (
+                controller is not None
+                and catalog is controller.catalog
+                and report.session != controller.number
+            ):
+                continue  # of an older session: what goes on is told afresh, and that must be news
             found = catalog.get(report.id)
             if found is not None and found.incarnation == report.incarnation and found.owner == worker:
                 entry = found
                 break
         if entry is None or catalog is None:
-            return []  # another's copy, another incarnation, or a collection that was taken back
+            return []  # another's copy, session or incarnation, or a collection that was taken back
         news = catalog.report(entry, (report.write, report.input, report.output))
         if entry.reported[0] == ():
             self._lose_imports(entry.dataflow)  # computed for good: it looks no more
         if entry.is_finished:
             self._forget_notices(entry)
-        controller = self._controller
-        if controller is None or catalog is not controller.catalog or report.session != controller.number:
+        if controller is None or catalog is not controller.catalog:
             return []
         if any(frontier is not None for frontier in news):
             waiting = controller.frontiers.setdefault(entry, [None, None, None])

@@ -189,6 +189,24 @@ def test_a_report_of_another_incarnation_or_session_is_dropped() -> None:
     assert not bench.heard(first, Frontiers)
 
 
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_late_report_of_the_last_session_takes_no_news_from_what_goes_on(complete: bool) -> None:
+    bench = MuxBench()
+    first = bench.controller(epoch=1)
+    bench.create(first, "u1", shards=("s",))
+    stands = bench.incarnation("u1")
+    second = bench.controller(epoch=2, complete=False)
+    bench.create(second, "u1", shards=("s",))
+    if not complete:
+        bench.report(MAINTENANCE, first, "u1", stands, (5,))
+    bench.send(second, InitializationComplete)
+    if complete:
+        bench.report(MAINTENANCE, first, "u1", stands, (5,))
+    assert bench.incarnation("u1") == stands
+    bench.report(MAINTENANCE, second, "u1", stands, (5,))  # told afresh
+    assert bench.heard(second, Frontiers) == [Frontiers("u1", (5,))]
+
+
 def test_l23_a_hello_starts_with_nothing_declared() -> None:
     bench = MuxBench()
     first = bench.controller()
