@@ -1,6 +1,8 @@
 """Table functions, of FlatMap: each gives rows for a row, in an order that `with ordinality` counts.
 
 All are strict: no row comes of a NULL argument.
+
+Does not: compute anything; clusterd/render/functions/unnesting.py and series.py do.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 i64 = types.int64
 u64 = types.uint64
+i32 = types.int32
 u32 = types.uint32
 void = types.void
 
@@ -43,6 +44,8 @@ U8, U32, I64, U64, BOOL, F64 = (read(t) for t in (types.uint8, u32, i64, u64, ty
 OUT_U8, OUT_U32, OUT_I64, OUT_U64, OUT_BOOL = (write(t) for t in (types.uint8, u32, i64, u64, types.boolean))
 U64_2D, OUT_U64_2D = read(u64, 2), write(u64, 2)
 I64_2D, OUT_I64_2D = read(i64, 2), write(i64, 2)
+I32, OUT_I32 = read(i32), write(i32)
+I32_2D, OUT_I32_2D = read(i32, 2), write(i32, 2)
 
 # Kernels allocate nothing (a copy between slices would), so they need no reference counts: else each call
 # of an inner function in a loop pays two atomic operations an array argument, ten times what most of them do.

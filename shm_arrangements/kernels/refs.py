@@ -37,11 +37,13 @@ def same_value(tables: Any, column: Any, r: Any, s: Any) -> bool:
 
 @inner
 def null_at(tables: Any, row: Any, ref: Any) -> bool:
+    """Whether a ref has NULL in a row of its table."""
     return is_null(tables[ref >> ROW_BITS], row, ref & ROW_MASK)
 
 
 @inner
 def place_at(tables: Any, row: Any, ref: Any) -> Any:
+    """Where among what is stored the value of a ref stands."""
     return place_of(tables[ref >> ROW_BITS], row, ref & ROW_MASK)
 
 

@@ -1,3 +1,5 @@
+"""`monotonic` above what takes rows away by itself is refused, and nowhere else."""
+
 from __future__ import annotations
 
 import pytest

@@ -198,7 +198,9 @@ def test_a_piece_moves_no_more_rows_for_there_being_more(monkeypatch: pytest.Mon
                 batch = end.value
             moved += _innermost(work) is code
         assert moved >= 5 * rows // (1 << 10), "two columns, what is known of one, times and diffs"
-        expected = zip(keys.tolist(), values.tolist(), known.tolist(), times.tolist(), diffs.tolist())
+        expected = zip(
+            keys.tolist(), values.tolist(), known.tolist(), times.tolist(), diffs.tolist(), strict=True
+        )
         wanted = sorted(((k, v if is_known else None), t, d) for k, v, is_known, t, d in expected)
         assert sorted(updates_of(batch)) == wanted
 

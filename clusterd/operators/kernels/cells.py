@@ -12,12 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from clusterd.operators.kernels.chains import BEFORE, LAST, link, unlink
-from shm_arrangements.kernels.jit import I64, OUT_I64, i64, kernel, read, write
-
-I32_2D, OUT_I32_2D = read(types.int32, 2), write(types.int32, 2)
+from shm_arrangements.kernels.jit import I32_2D, I64, OUT_I32_2D, OUT_I64, i64, kernel
 
 # places in the state of reach
 GROUP, REACHED = 0, 1

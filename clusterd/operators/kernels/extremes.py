@@ -15,30 +15,25 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from clusterd.operators.kernels.chains import leaves, link, unlink
 from clusterd.operators.kernels.treap import LEFT, PARENT, RIGHT, is_before, priority, replace_child, rotate
 from shm_arrangements.kernels.jit import (
+    I32,
+    I32_2D,
     I64,
+    I64_2D,
+    OUT_I32,
+    OUT_I32_2D,
     OUT_I64,
+    OUT_I64_2D,
     OUT_U8,
     U8,
     U64_2D,
     i64,
     inner,
     kernel,
-    read,
-    write,
 )
-
-I32, OUT_I32, I32_2D, OUT_I32_2D = (
-    read(types.int32),
-    write(types.int32),
-    read(types.int32, 2),
-    write(types.int32, 2),
-)
-I64_2D, OUT_I64_2D = read(i64, 2), write(i64, 2)
 
 LASTING = (1 << 62) - 1
 NEVER = 1 << 62

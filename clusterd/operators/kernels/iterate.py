@@ -14,11 +14,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from clusterd.operators.kernels.chains import leaves, link, unlink
 from shm_arrangements.kernels.jit import (
+    I32,
+    I32_2D,
     I64,
+    OUT_I32,
+    OUT_I32_2D,
     OUT_I64,
     OUT_U8,
     OUT_U64,
@@ -26,11 +29,7 @@ from shm_arrangements.kernels.jit import (
     i64,
     inner,
     kernel,
-    read,
-    write,
 )
-
-I32, OUT_I32 = read(types.int32), write(types.int32)
 
 # places in the state of probe and gather
 ROW, AT, STEPS, WIDE = 0, 1, 2, 3
@@ -50,7 +49,7 @@ _SMALL = 2147483647  # the product of two such diffs is below 2^62
 _WIDE = 4.611686018427388e18  # 2^62
 
 
-@kernel(I64, I64, U64_2D, OUT_I64, write(types.int32, 2), OUT_U8, OUT_I32, OUT_I64)
+@kernel(I64, I64, U64_2D, OUT_I64, OUT_I32_2D, OUT_U8, OUT_I32, OUT_I64)
 def add_entries(
     entries: Any, diffs: Any, lanes: Any, sums: Any, links: Any, states: Any, heads: Any, dead: Any
 ) -> int:
@@ -96,7 +95,7 @@ def add_entries(
 
 
 @kernel(
-    I64, I64, i64, I32, read(types.int32, 2), U64_2D, I64, i64, OUT_I64, OUT_I64, OUT_I64, OUT_U64, OUT_I64
+    I64, I64, i64, I32, I32_2D, U64_2D, I64, i64, OUT_I64, OUT_I64, OUT_I64, OUT_U64, OUT_I64
 )  # fmt: skip
 def probe(
     slots: Any, diffs: Any, iteration: int, heads: Any, links: Any, lanes: Any, sums: Any, budget: int,
@@ -178,8 +177,8 @@ def _shown(count: Any, mode: Any) -> Any:
 
 
 @kernel(
-    I64, i64, i64, i64, i64, OUT_I64, OUT_U8, OUT_I64, write(types.int32, 2),
-    write(types.int32, 2), OUT_I64, OUT_I64, OUT_I64, OUT_I64,
+    I64, i64, i64, i64, i64, OUT_I64, OUT_U8, OUT_I64, OUT_I32_2D,
+    OUT_I32_2D, OUT_I64, OUT_I64, OUT_I64, OUT_I64,
     OUT_I64, OUT_I64, OUT_U64, OUT_I64, OUT_I64,
 )  # fmt: skip
 def change_counts(

@@ -18,9 +18,18 @@ from typing import Any
 import numpy as np
 
 from shm_arrangements.kernels.cells import cell
-from shm_arrangements.kernels.jit import I64, OUT_I64, OUT_U64, U64, i64, inner, kernel, u64, write
-
-OUT_I64_2D = write(i64, 2)
+from shm_arrangements.kernels.jit import (
+    I64,
+    OUT_I64,
+    OUT_I64_2D,
+    OUT_U64,
+    U64,
+    i64,
+    inner,
+    kernel,
+    u64,
+    write,
+)
 
 # places in the state of match_runs
 LEFT, RIGHT, SOUGHT = 0, 1, 2

@@ -10,11 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 
-from shm_arrangements.kernels.jit import I64, OUT_I64, OUT_U8, U8, i64, inner, kernel, read
-
-I32 = read(types.int32)
+from shm_arrangements.kernels.jit import I32, I64, OUT_I64, OUT_U8, U8, i64, inner, kernel
 
 _QUOTE, _BACKSLASH, _BLANK = 0x22, 0x5C, 0x20
 _U, _ZERO_DIGIT = 0x75, 0x30

@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from clusterd.operators.kernels.treap import (
     FAULTS,
@@ -36,8 +35,12 @@ from clusterd.operators.kernels.treap import (
 )
 from shm_arrangements.kernels.jit import (
     I64,
+    I64_2D,
     OUT_BOOL,
+    OUT_I32,
+    OUT_I32_2D,
     OUT_I64,
+    OUT_I64_2D,
     OUT_U64,
     OUT_U64_2D,
     U8,
@@ -46,14 +49,7 @@ from shm_arrangements.kernels.jit import (
     i64,
     inner,
     kernel,
-    read,
-    write,
 )
-
-I64_2D = read(i64, 2)
-OUT_I32 = write(types.int32)
-OUT_I32_2D = write(types.int32, 2)
-OUT_I64_2D = write(i64, 2)
 
 # columns of the spans of `sequences`: elements [LO, HI) and how many there are, before and after
 LO, HI, COUNT = 0, 1, 2

@@ -21,12 +21,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from shm_arrangements.kernels.jit import (
+    I32,
     I64,
+    I64_2D,
+    OUT_I32,
     OUT_I64,
+    OUT_I64_2D,
     OUT_U8,
+    OUT_U32,
     OUT_U64,
     OUT_U64_2D,
     U8,
@@ -35,13 +39,7 @@ from shm_arrangements.kernels.jit import (
     i64,
     inner,
     kernel,
-    read,
-    write,
 )
-
-I64_2D, OUT_I64_2D = read(i64, 2), write(i64, 2)
-OUT_U32, OUT_I32 = write(types.uint32), write(types.int32)
-I32 = read(types.int32)
 
 # meta of a row table
 USED, FREE, TEXT_USED, TEXT_DEAD = 0, 1, 2, 3

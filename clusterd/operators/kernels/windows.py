@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from clusterd.operators.kernels.treap import (
     EMITTED,
@@ -52,7 +51,10 @@ from clusterd.operators.kernels.treap import (
 )
 from shm_arrangements.kernels.jit import (
     I64,
+    I64_2D,
+    OUT_I32,
     OUT_I64,
+    OUT_I64_2D,
     OUT_U8,
     OUT_U64,
     OUT_U64_2D,
@@ -62,8 +64,6 @@ from shm_arrangements.kernels.jit import (
     i64,
     inner,
     kernel,
-    read,
-    write,
 )
 
 # columns of the bounds of groups: the window is [OFFSET, END); where CODE is not 0 there is an error instead
@@ -72,9 +72,6 @@ OFFSET, END, CODE = 0, 1, 2
 AHEAD = 16  # changes whose memory is asked for at once: about as many misses as a core has under way
 _MOST_BUILT = 16_384  # rows of a group built without a pause: some ms
 
-I64_2D = read(i64, 2)
-OUT_I32 = write(types.int32)
-OUT_I64_2D = write(i64, 2)
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 
