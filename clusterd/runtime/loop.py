@@ -196,9 +196,10 @@ class WorkerLoop:
         elif self.owned.can_merge and not self._scans:
             self.owned.merge(_MERGE_FUEL)
         self._reclaim()
+        self._link.flush()  # the answers of this turn: what is left of them wakes the next one, and the news
         if self.core.has_news and not self._link.out_bytes:
             self.feed(fx.Flush())
-        self._link.flush()
+            self._link.flush()
 
     def _reclaim(self) -> None:
         now = time.monotonic()

@@ -253,6 +253,26 @@ def test_what_a_reconnect_names_again_keeps_its_pages_and_the_rest_goes(
 
 
 @MODES
+def test_a_worker_does_not_rest_on_news_that_came_with_an_answer(
+    shell: Callable[[int], Shell], workers: int
+) -> None:
+    with shell(workers) as replica:
+        replica.write(ABC, 0)
+        replica.index("u1")
+        replica.settle()
+        replica.connect(complete=False)
+        replica.index("u1")
+        replica.peek("a", "u1", 0)
+        replica.settle()
+        replica.responses.clear()
+        replica.send(InitializationComplete(0))
+        replica.settle()
+        assert replica.rows("a") == ABC
+        assert Frontiers("u1", (1,), (1,), (1,)) in replica.responses
+        assert not any(loop.core.has_news for loop in replica.loops)
+
+
+@MODES
 def test_nothing_to_do_is_no_timeout_and_every_timer_ends(
     shell: Callable[[int], Shell], workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
