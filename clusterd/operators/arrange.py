@@ -14,9 +14,10 @@ Does not: keep anything between rounds, insert or publish the batch, choose its 
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,16 +30,20 @@ from shm_arrangements.description import Description
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.merger import MAX_SOURCES, Merger
 from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.types import VARIABLE, is_nested
+from shm_arrangements.types import AnyType, ListType, RecordType
 from shm_arrangements.updates import Updates
 
 __all__ = ["Arranger"]
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]  # yields between pieces of work
 
 _RUN_BYTES: Final = 64 << 20  # of updates sorted at once: 2 M of two bigints, and as much again to sort them
 _SLICE_ROWS: Final = 65_536  # of one key, sorted at once: some 10 ms
 _JOINED: Final = 1 << 18  # values put together at once
 _SAMPLED: Final = 1024  # of so many rows one is looked at
 _FUEL: Final = 65_536  # updates a piece of merging: some ms
+_NO_VALUES: Final = np.zeros(0, np.uint8)
 _HEAP: Final = HeapAllocator()
 _ANY_TIME: Final = Description(Frontier.minimum(), Frontier.empty(), Frontier.minimum())
 _NOTHING: Final = Description(Frontier.minimum(), Frontier.minimum(), Frontier.minimum())
@@ -165,37 +170,62 @@ class Arranger:
         self._runs.append(merged)
 
 
-def _joined(blocks: Sequence[Updates]) -> Generator[None, None, Updates]:
+def _joined(blocks: Sequence[Updates]) -> Steps[Updates]:
     """All of them as one, a few MB at a time: all is fresh pages, which are half of the cost."""
     if len(blocks) <= 2:
         return Updates.concat(blocks)
-    columns = []
+    rows, columns = sum(map(len, blocks)), []
     for at, column in enumerate(blocks[0].columns):
-        parts = [block.columns[at] for block in blocks]
-        if all(_is_plain(part) for part in parts):
-            values = yield from _in_a_row([part.values for part in parts])
-            columns.append(Column(column.type, values))
-        else:
-            columns.append(Column.concat(column.type, parts))
-            yield
-    times = yield from _in_a_row([block.times for block in blocks])
-    diffs = yield from _in_a_row([block.diffs for block in blocks])
+        joined = yield from _column_in_a_row(column.type, [block.columns[at] for block in blocks])
+        columns.append(joined)
+    times = yield from _in_a_row((block.times for block in blocks), rows)
+    diffs = yield from _in_a_row((block.diffs for block in blocks), rows)
     return Updates(tuple(columns), times, diffs)
 
 
-def _is_plain(column: Column) -> bool:
-    """Whether it is its values and nothing else."""
-    is_whole = column.type not in VARIABLE and not is_nested(column.type)
-    return is_whole and column.encoding is Encoding.PLAIN and not column.has_validity
+def _column_in_a_row(type_: AnyType, parts: Sequence[Column]) -> Steps[Column]:
+    """As `Column.concat`; in one piece where values are encoded, or records."""
+    if isinstance(type_, RecordType) or any(part.encoding is not Encoding.PLAIN for part in parts):
+        yield
+        return Column.concat(type_, parts)
+    rows, validity = sum(map(len, parts)), None
+    if any(part.has_validity for part in parts):
+        validity = yield from _in_a_row(map(_known, parts), rows)
+    if parts[0].offsets is None:
+        values = yield from _in_a_row((part.values for part in parts), rows)
+        return Column(type_, values, None, validity)
+    spans = [(int(part.offsets[0]), int(part.offsets[-1])) for part in parts if part.offsets is not None]
+    ends = np.cumsum([0, *(hi - lo for lo, hi in spans)])
+    shifted = (
+        part.offsets[1:] + (end - lo)
+        for part, end, (lo, _) in zip(parts, ends, spans, strict=False)
+        if part.offsets is not None
+    )
+    offsets = yield from _in_a_row(itertools.chain((np.zeros(1, np.int64),), shifted), rows + 1)
+    if isinstance(type_, ListType):
+        inside = [part.children[0].slice(lo, hi) for part, (lo, hi) in zip(parts, spans, strict=True)]
+        child = yield from _column_in_a_row(type_.element.type, inside)
+        return Column(type_, _NO_VALUES, offsets, validity, children=(child,))
+    pairs = zip(parts, spans, strict=True)
+    data = yield from _in_a_row((part.values[lo:hi] for part, (lo, hi) in pairs), int(ends[-1]))
+    return Column(type_, data, offsets, validity)
 
 
-def _in_a_row(parts: Sequence[NDArray[Any]]) -> Generator[None, None, NDArray[Any]]:
-    out = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
+def _known(column: Column) -> NDArray[np.bool_]:
+    return np.ones(len(column), np.bool_) if column.validity is None else column.validity
+
+
+def _in_a_row(parts: Iterable[NDArray[Any]], rows: int) -> Steps[NDArray[Any]]:
+    """At least one part, of `rows` in all."""
+    out: NDArray[Any] | None = None
     at = paused = 0
     for part in parts:
+        if out is None:
+            out = np.empty((rows, *part.shape[1:]), part.dtype)
         out[at : at + len(part)] = part
         at += len(part)
         if at - paused >= _JOINED:
             paused = at
             yield
+    assert out is not None
     return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,9 @@ from shm_arrangements.index_writer import IndexWriter
 from shm_arrangements.instance import Instance
 from shm_arrangements.read import scan_at
 from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.types import ColumnSpec, ColumnType
+from shm_arrangements.types import ColumnSpec, ColumnType, ListType, RecordType
 from shm_arrangements.updates import Updates
+from tests.clusterd.operators.test_time_steps import drained
 
 COLUMNS: Columns = (
     ColumnSpec("k", ColumnType.INT64, True),
@@ -217,3 +218,36 @@ def test_an_export_given_up_at_any_piece_leaves_no_segment(
         assert {n for n in os.listdir("/dev/shm") if allocator.token in n} == names
         assert not any(arena.survivors() for arena in allocator.arenas)
     assert index.upper == Frontier.at(5), "the last one was run to its end"
+
+
+def test_columns_of_every_form_are_put_in_a_row_as_concat_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrange, "_JOINED", 100)
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    texts = ["", "a", "bc", "äöü"]
+    inner = ListType(ColumnSpec("element", ColumnType.TEXT, True))
+    pair = RecordType((ColumnSpec("n", ColumnType.INT64, False), ColumnSpec("t", ColumnType.TEXT, True)))
+    kinds: list[tuple[Any, Callable[[], Any]]] = [
+        (ColumnType.INT64, lambda: rng.randrange(99)),
+        (ColumnType.NUMERIC, lambda: rng.randrange(1 << 90)),
+        (ColumnType.TEXT, lambda: rng.choice(texts)),
+        (inner, lambda: [rng.choice([*texts, None]) for _ in range(rng.randrange(4))]),
+        (pair, lambda: (rng.randrange(9), rng.choice(texts))),
+    ]
+    for type_, value in kinds:
+        for nulls in (0.0, 0.1):
+            blocks = []
+            for n in (70, 0, 1, 250, 80):
+                values = [None if rng.random() < nulls else value() for _ in range(n + 5)]
+                column = Column.from_pylist(type_, values).slice(2, n + 2)
+                if n == 1:
+                    column = Column.repeated(column, 3) if rng.random() < 0.5 else column
+                size = len(column)
+                blocks.append(Updates((column,), np.full(size, n, np.uint64), np.arange(size)))
+            got, pauses = drained(arrange._joined(blocks))
+            wanted = Updates.concat(blocks)
+            assert got.columns[0].to_pylist() == wanted.columns[0].to_pylist()
+            assert (got.times == wanted.times).all()
+            assert (got.diffs == wanted.diffs).all()
+            assert pauses >= 3, "at least one of each: column, times, diffs"
