@@ -57,14 +57,13 @@ class CountMode(IntEnum):
 
 
 class IterativeCounts:
-    """Rows of `columns` as `mode` says; `name` stands in complaints."""
+    """Rows of `columns` as `mode` says; a distinct complains of negative counts."""
 
-    def __init__(self, columns: Columns, mode: CountMode, name: str = "distinct") -> None:
+    def __init__(self, columns: Columns, mode: CountMode) -> None:
         self.schema = columns
         self._types = types_of(columns)
         self._spec = RowSpec.of(columns)
         self._mode = mode
-        self._name = name
         self._steps = 0
         self._reset()
 
@@ -162,7 +161,7 @@ class IterativeCounts:
         return out
 
     def _complaint(self, row: str, count: int) -> str | None:
-        return f"invalid-data: {self._name}: row {row} has multiplicity {count}" if count < 0 else None
+        return f"invalid-data: distinct: row {row} has multiplicity {count}" if count < 0 else None
 
     def settle(self) -> Iterator[None]:
         self._ends.grow(self._keys.capacity)

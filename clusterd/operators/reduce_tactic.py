@@ -62,7 +62,6 @@ _VARIANCES: Final = {
 }
 # Room above a value's own bits: a diff takes 63, and 2^14 such products 14 more, with a sign.
 _HEADROOM: Final = 63 + 14 + 1
-_UNIT_OF_DOUBLES: Final = 1074  # the least double is 2 to the minus this
 
 
 @dataclass(slots=True)

@@ -136,9 +136,9 @@ def _texts(data: Array, offsets: Array) -> list[bytes]:
     return [data[lo:hi].tobytes() for lo, hi in itertools.pairwise(offsets.tolist())]
 
 
-def _laid(texts: Sequence[bytes], first: int = 0) -> tuple[Array, Array]:
-    """Offsets of texts laid end to end from `first` on, and their bytes."""
-    offsets = np.array([first, *itertools.accumulate(map(len, texts), initial=first)][1:], np.int64)
+def _laid(texts: Sequence[bytes]) -> tuple[Array, Array]:
+    """Offsets of texts laid end to end, and their bytes."""
+    offsets = np.array([*itertools.accumulate(map(len, texts), initial=0)], np.int64)
     return offsets, np.frombuffer(b"".join(texts), np.uint8)
 
 

@@ -24,7 +24,6 @@ T = ColumnType
 FLOATS = (T.FLOAT32, T.FLOAT64)
 UNSIGNED = (T.UINT16, T.UINT32, T.UINT64)
 SPREADS = ("variance", "var_samp", "var_pop", "stddev", "stddev_samp", "stddev_pop")
-SIGNED = ("count", "sum", "avg", "bool_and", "bool_or", *SPREADS)
 NAN = "nan"
 
 
