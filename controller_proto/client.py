@@ -176,12 +176,13 @@ class WireClient:
                 raise TimeoutError(f"no such answer within {timeout_s} s")
             self._read()
 
-    def sync(self, timeout_s: float = 60.0) -> None:
+    def sync(self, timeout_s: float = 60.0) -> Synced:
         """Wait until every command sent so far was validated. Raises as `wait_for`."""
         seq = self.send(Sync(0))
         answer = self.wait_for(lambda r: isinstance(r, Synced | Refused) and r.seq == seq, timeout_s)
         if isinstance(answer, Refused):
             raise LocalProtocolError(answer.code, answer.message, answer.hint)
+        return Synced(seq)
 
     def cancel(self, uuid: str) -> int:
         return self.send(CancelPeek(0, uuid=uuid))

@@ -34,7 +34,7 @@ from controller_proto.command import (
 )
 from controller_proto.dataflow import WireFrontier, is_one_shot
 from controller_proto.ids import GlobalId
-from controller_proto.response import PeekResponse, Refused, Response
+from controller_proto.response import PeekResponse, Refused, Response, Synced
 
 __all__ = ["History"]
 
@@ -70,7 +70,7 @@ class History:
     """
 
     def __init__(self) -> None:
-        self._config: dict[str, Any] = {}
+        self._config: dict[str, dict[int, Any]] = {}  # by seq, the last counts; several while not accepted
         self._made: dict[int, _Made] = {}  # by seq, in order
         self._by_id: dict[GlobalId, _Made] = {}
         self._peeks: dict[str, Peek] = {}
@@ -79,7 +79,8 @@ class History:
         """A command went out. Sync, Hello and test hooks leave no trace."""
         match command:
             case CreateInstance(config=config) | UpdateConfiguration(config=config):
-                self._config.update(config)
+                for name, value in config.items():
+                    self._config.setdefault(name, {})[command.seq] = value
             case CreateDataflow():
                 made = self._made[command.seq] = _Made(command)
                 self._by_id.update(dict.fromkeys(made.ids, made))
@@ -97,10 +98,19 @@ class History:
                 pass
 
     def heard(self, response: Response) -> None:
-        """An answer came: a peek is over, or a dataflow was refused."""
+        """An answer came: a peek is over, a command was refused, or everything so far was judged (Synced)."""
         if isinstance(response, PeekResponse):
             self._forget_peek(response.uuid)
+        elif isinstance(response, Synced):
+            for values in self._config.values():
+                judged = [seq for seq in values if seq <= response.seq]
+                for seq in judged[:-1]:
+                    del values[seq]
         elif isinstance(response, Refused):
+            for uuid in [uuid for uuid, peek in self._peeks.items() if peek.seq == response.seq]:
+                self._forget_peek(uuid)
+            for values in self._config.values():
+                values.pop(response.seq, None)
             made = self._made.pop(response.seq, None)
             for id in () if made is None else made.ids:
                 if self._by_id.get(id) is made:
@@ -118,7 +128,8 @@ class History:
     def commands(self) -> list[Command]:
         """What to say after Hello, in order; all with `seq` 0."""
         as_ofs = self._as_ofs()
-        out: list[Command] = [CreateInstance(0, config=dict(self._config))]
+        config = {name: values[max(values)] for name, values in self._config.items() if values}
+        out: list[Command] = [CreateInstance(0, config=config)]
         compactions: list[Command] = []
         writes: list[Command] = []
         for seq, made in self._made.items():

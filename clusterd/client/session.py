@@ -62,6 +62,7 @@ __all__ = ["Client"]
 
 _GET = re.compile(r"^(\s*Get\s+)(\S+)", re.MULTILINE)
 _ID = re.compile(r"[ustl]?[0-9]+", re.ASCII)
+_LAST = (1 << 64) - 1
 
 
 class _Asked(NamedTuple):
@@ -70,6 +71,7 @@ class _Asked(NamedTuple):
     of: Index
     at: int | None
     schema: Schema
+    seq: int = 0
 
 
 class Client:
@@ -178,7 +180,9 @@ class Client:
         else:
             sent = [self._wire.hello(nonce, epoch=self._epoch)]
         try:
-            sent += map(self._send, said)
+            seqs = [self._send(each) for each in said]
+            # A peek that is refused is answered so, as always.
+            sent += [seq for seq, each in zip(seqs, said, strict=True) if not isinstance(each, command.Peek)]
             self._accepted(sent, timeout_s)
         except BaseException as error:
             self._history = history
@@ -190,6 +194,8 @@ class Client:
     def _send(self, said: command.Command) -> int:
         seq = self._wire.send(said)
         self._history.sent(msgspec.structs.replace(said, seq=seq))
+        if isinstance(said, command.Peek):
+            self._peeks[said.uuid] = self._peeks[said.uuid]._replace(seq=seq)
         return seq
 
     def close(self) -> None:
@@ -232,6 +238,9 @@ class Client:
                     self._subscriptions[said.id].take(said)
             elif isinstance(said, response.Refused):
                 self._refused[said.seq] = said
+                for uuid in [uuid for uuid, asked in self._peeks.items() if asked.seq == said.seq]:
+                    error = response.PeekError(said.code, said.message, said.hint)
+                    self._answers[uuid] = response.PeekResponse(uuid, error)
         return got
 
     def _note(self, said: response.Frontiers) -> None:
@@ -247,8 +256,9 @@ class Client:
 
     def _accepted(self, sent: Iterable[int], timeout_s: float = DEADLINE_S) -> None:
         """Wait until the commands were validated; raise the first refusal among them."""
-        self._wire.sync(timeout_s)
+        synced = self._wire.sync(timeout_s)
         self.pump()
+        self._history.heard(synced)
         for seq in sent:
             refused = self._refused.pop(seq, None)
             if refused is not None:
@@ -346,7 +356,7 @@ class Client:
         _require_list("names", names)
         on = self._input(on)
         index_id = parse_id(id) if id is not None else self._fresh("u")
-        return self._create(on, key, names, index_id, as_of, until=None, schedule=schedule)
+        return self._create(on, key, names, index_id, _time(as_of, "as_of"), until=None, schedule=schedule)
 
     def query(
         self, on: str | Plan | Index, *, at: int | None = None, names: Sequence[str] | None = None
@@ -384,9 +394,9 @@ class Client:
         id = self._fresh("t")
 
         def export(on_id: GlobalId, schema: Schema) -> Export:
-            return Export(id, "subscribe", on_id, schema, (), snapshot, _time(up_to))
+            return Export(id, "subscribe", on_id, schema, (), snapshot, _time(up_to, "up_to"))
 
-        header, body = self._dataflow(on, names, _time(as_of), None, export)
+        header, body = self._dataflow(on, names, _time(as_of, "as_of"), None, export)
         subscription = self._subscriptions[id] = Subscription(self, header.exports[0])
         try:
             self._create_dataflow(header, body, schedule=True)
@@ -490,6 +500,7 @@ class Client:
 
     def allow_compaction(self, index: Index, since: int) -> None:
         """Promise that `index` is not read before `since` any more; reads below it are refused."""
+        since = _time(since, "since") or 0
         index.since = max(index.since, since)
         self._send(command.AllowCompaction(0, index.id, (since,)))
 
@@ -667,14 +678,16 @@ def _braced(frontier: WireFrontier) -> str:
     return f"{{{', '.join(map(str, frontier))}}}"
 
 
-def _time(at: object) -> int | None:
+def _time(at: object, name: str = "at") -> int | None:
     """`at` as a time. Raises TypeError, ValueError."""
     if at is None:
         return None
     if isinstance(at, bool) or not isinstance(at, SupportsIndex):
-        raise TypeError(f"at must be an int time or None, not {at!r}")
+        raise TypeError(f"{name} must be an int time or None, not {at!r}")
     if at.__index__() < 0:
-        raise ValueError(f"at must not be negative, it is {at!r}")
+        raise ValueError(f"{name} must not be negative, it is {at!r}")
+    if at.__index__() > _LAST:
+        raise ValueError(f"{name} must not be beyond 2^64 - 1, it is {at!r}")
     return at.__index__()
 
 

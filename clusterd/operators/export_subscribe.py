@@ -13,6 +13,7 @@ Does not: encode, send, know who listens or how much he has read, judge whether 
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,16 +31,19 @@ from shm_arrangements.writer import ERRS_SCHEMA
 __all__ = ["ExportSubscribe", "Told"]
 
 _ERRS = RowSpec.of(ERRS_SCHEMA.columns)
+_PIECE_TIMES = 256  # at which errors change: some 5 ms
 _OVERFLOW = "multiplicity-overflow: a multiplicity leaves 64 bits"
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One batch. error: `code: message`, and there are no updates then; "" if there is none."""
+    """One batch. parts: its updates, sorted by time. error: `code: message`, and there are no updates then;
+    "" if there is none.
+    """
 
     lower: int
     upper: Frontier
-    updates: Updates
+    parts: tuple[Updates, ...]
     error: str = ""
 
 
@@ -81,15 +85,17 @@ class ExportSubscribe:
         rows = yield from self._gather(news)
         if rows is None:
             self._held += news
-            rows = self._empty
+            rows = ()
         if not (errs or self._errors or self._held):
             self._told.append(Told(round.lower, round.upper, rows))
             return
         changes: list[Updates] = []
         for part in consolidated(errs, _ERRS):
-            changes.append(part)
+            if len(part):
+                changes.append(part)
             yield self._nothing
-        yield from self._cut(round, _by_time(changes) if changes else None, rows)
+        joined = Updates.concat(rows) if rows else self._empty
+        yield from self._cut(round, Updates.concat(_by_time(changes)) if changes else None, joined)
 
     def take(self) -> list[Told]:
         """The batches of the rounds since the last time, in order."""
@@ -104,7 +110,7 @@ class ExportSubscribe:
     def close(self) -> None:
         self._oks, self._errs, self._held, self._told = [], [], [], []
 
-    def _gather(self, blocks: Sequence[Updates]) -> Generator[Delta, None, Updates | None]:
+    def _gather(self, blocks: Sequence[Updates]) -> Generator[Delta, None, tuple[Updates, ...] | None]:
         """Consolidated, in pieces, sorted by time; None if a multiplicity leaves 64 bits."""
         parts: list[Updates] = []
         try:
@@ -113,37 +119,38 @@ class ExportSubscribe:
                 yield self._nothing
         except MultiplicityOverflow:
             return None
-        return _by_time(parts) if parts else self._empty
+        return _by_time(parts)
 
     def _cut(self, round: Round, changes: Updates | None, rows: Updates) -> Iterator[Delta]:
         """Tell a round at which something is held, or errors change: cut where they do."""
         starts = sorted({round.lower, *(() if changes is None else changes.times.tolist())})
-        for start, end in zip(starts, [*starts[1:], None], strict=True):
+        for number, (start, end) in enumerate(zip(starts, [*starts[1:], None], strict=True)):
+            if number % _PIECE_TIMES == 0:
+                yield self._nothing
             if changes is not None:
                 self._take_errors(changes, start)
             lo = int(np.searchsorted(rows.times, np.uint64(start), "left"))
             hi = len(rows) if end is None else int(np.searchsorted(rows.times, np.uint64(end), "left"))
-            part: Updates | None = rows.slice(lo, hi)
+            parts: tuple[Updates, ...] | None = (rows.slice(lo, hi),)
             upper = round.upper if end is None else Frontier.at(end)
             error = self._error()
             if self._held and not error:
                 late = [Updates(u.columns, np.full_like(u.times, start), u.diffs) for u in self._held]
-                part = yield from self._gather([*late, rows.slice(lo, hi)])
-                error = "" if part is not None else _OVERFLOW
+                parts = yield from self._gather([*late, rows.slice(lo, hi)])
+                error = "" if parts is not None else _OVERFLOW
             if error:
                 if lo < hi:
                     self._held.append(rows.slice(lo, hi))
-                self._say(Told(start, upper, self._empty, error))
+                self._say(Told(start, upper, (), error))
             else:
-                assert part is not None
+                assert parts is not None
                 self._held = []
-                self._say(Told(start, upper, part))
-        yield self._nothing
+                self._say(Told(start, upper, parts))
 
     def _say(self, told: Told) -> None:
         last = self._told[-1] if self._told else None
         if last is not None and last.error == told.error != "":
-            self._told[-1] = Told(last.lower, told.upper, self._empty, told.error)
+            self._told[-1] = Told(last.lower, told.upper, (), told.error)
         else:
             self._told.append(told)
 
@@ -164,9 +171,11 @@ class ExportSubscribe:
         return min(found) if found else "invalid-data: an error was retracted more often than made"
 
 
-def _by_time(parts: Sequence[Updates]) -> Updates:
-    """All of at least one part, sorted by time."""
+def _by_time(parts: Sequence[Updates]) -> tuple[Updates, ...]:
+    """The updates of `parts` sorted by time: as they are if they are, as those of one time, however many."""
+    parts = [part for part in parts if len(part)]
+    ordered = all(bool((part.times[1:] >= part.times[:-1]).all()) for part in parts)
+    if ordered and all(a.times[-1] <= b.times[0] for a, b in itertools.pairwise(parts)):
+        return tuple(parts)
     whole = Updates.concat(parts)
-    if bool((whole.times[1:] >= whole.times[:-1]).all()):
-        return whole
-    return whole.take(np.argsort(whole.times, kind="stable"))
+    return (whole.take(np.argsort(whole.times, kind="stable")),)

@@ -9,7 +9,8 @@ Does not: decide when a round begins (the core does), read a clock of its own, r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from clusterd.dataflow.graph import Progress
@@ -93,6 +94,7 @@ class Dataflows:
         contained = () if published is None else RESOURCES
         self._scheduler = Scheduler(chunk_s=chunk_s, contained=contained)
         self._running: dict[int, _Running] = {}
+        self._telling: deque[tuple[int, Iterator[Tell | RoundDone]]] = deque()
 
     def build(self, build: Build) -> None:
         """Render it. Raises: ShmExhausted, RegistryFull; nothing of it is left then."""
@@ -124,17 +126,31 @@ class Dataflows:
         """Drop the graph, in the middle of a round if need be. Its indexes stay."""
         if self._running.pop(number, None) is not None:
             self._scheduler.remove(number)
+            self._telling = deque(each for each in self._telling if each[0] != number)
 
     @property
     def has_work(self) -> bool:
+        """Whether `step` would do something."""
         return self._scheduler.has_work
 
-    def step(self, budget_s: float) -> list[Tell | RoundDone | Failed]:
-        """Run a chunk or some; the rounds that are over, after what subscriptions tell of them, and the
-        queries that found no room.
+    @property
+    def has_told(self) -> bool:
+        """Whether there is something to `tell`."""
+        return bool(self._telling)
+
+    def tell(self) -> Tell | RoundDone:
+        """The next message of what subscriptions tell, or that a round is over that told all (R11)."""
+        event = next(self._telling[0][1])
+        if isinstance(event, RoundDone):
+            self._telling.popleft()
+        return event
+
+    def step(self, budget_s: float) -> list[RoundDone | Failed]:
+        """Run a chunk or some; the rounds that are over with nothing to tell, and the queries that found no
+        room.
         """
         step = self._scheduler.step(budget_s, self._clock)
-        done: list[Tell | RoundDone | Failed] = []
+        done: list[RoundDone | Failed] = []
         for failed in step.failed:
             assert isinstance(failed.dataflow, int)
             self._running[failed.dataflow].is_running = False
@@ -145,9 +161,11 @@ class Dataflows:
             running.is_running = False
             for key in running.build.exports:
                 self._owned.moved(key)
-            for key, subscription in running.subscriptions:
-                done += _tell(key, subscription)
-            done.append(RoundDone(completed.dataflow, completed.upper))
+            round_done = RoundDone(completed.dataflow, completed.upper)
+            if running.subscriptions:
+                self._telling.append((completed.dataflow, _tell(running.subscriptions, round_done)))
+            else:
+                done.append(round_done)
         return done
 
     def running(self) -> Mapping[int, Build]:
@@ -261,10 +279,18 @@ class _Environment:
             self.subscriptions.append(((export.id, incarnation), subscription))
 
 
-def _tell(key: Key, subscription: ExportSubscribe) -> Iterator[Tell]:
-    """What a round had to tell, encoded."""
-    for told in subscription.take():
-        *parts, last = encode_told(key[0], subscription.schema, told)
-        for part in parts:
-            yield Tell(key, part, Frontier.at(told.lower), False)
-        yield Tell(key, last, Frontier.at(told.lower), told.upper.is_empty)
+def _tell(
+    subscriptions: Iterable[tuple[Key, ExportSubscribe]], done: RoundDone
+) -> Iterator[Tell | RoundDone]:
+    """What a round had to tell, encoded, and that it is over."""
+    for key, subscription in subscriptions:
+        for told in subscription.take():
+            lower = Frontier.at(told.lower)
+            part: bytes | None = None
+            for following in encode_told(key[0], subscription.schema, told):
+                if part is not None:
+                    yield Tell(key, part, lower, False, lower)
+                part = following
+            assert part is not None
+            yield Tell(key, part, lower, told.upper.is_empty, told.upper)
+    yield done

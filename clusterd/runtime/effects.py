@@ -44,13 +44,14 @@ class RoundDone(msgspec.Struct, frozen=True):
 class Tell(msgspec.Struct, frozen=True):
     """`response`: an encoded SubscribeResponse of the subscription `key`, before the RoundDone it came of.
 
-    lower, ends: as of `internal.Telling`.
+    lower, ends: as of `internal.Telling`. upper: up to where it was told, with this.
     """
 
     key: Key
     response: bytes
     lower: Frontier
     ends: bool
+    upper: Frontier
 
 
 class ShardMoved(msgspec.Struct, frozen=True):

@@ -38,6 +38,7 @@ class Flows:
         self._shards: dict[str, Frontier] = {}
         self._readers: dict[str, set[int]] = {}  # shard -> dataflows
         self._reports: dict[Key, dict[str, Frontier]] = {}  # not yet sent, newest by kind
+        self._told: dict[Key, Frontier] = {}  # of subscriptions: a round is told piece by piece
 
     # -- commands carried out ------------------------------------------------------------------------------
 
@@ -136,7 +137,6 @@ class Flows:
 
     def _give_up(self, dataflow: Dataflow, why: Refusal | None = None) -> None:
         """End what can go on no more: answer its peeks, report its frontiers empty, hold nothing."""
-        told = dataflow.upper
         dataflow.ended = True
         self._stop(dataflow)
         for key in dataflow.exports:
@@ -147,8 +147,8 @@ class Flows:
                 "dropped", f"{key[0]} was given up: an import of it was dropped"
             )
             self._reads.turn_away(key, collection.ended)
-            if collection.is_subscription and not told.is_empty:
-                self._tell_end(collection, told, collection.ended)
+            if collection.is_subscription:
+                self._tell_end(collection, collection.ended)
             if dataflow.built:
                 self._state.emit(fx.CloseIndex(key))
             self._report(key, self._hydration.close(key))
@@ -165,15 +165,19 @@ class Flows:
         """Pass on what a subscription tells, to the session that it is of (P13)."""
         collection = self._collections.get(event.key)
         if collection is not None and (collection.of_reader or collection.session == self._state.session):
+            self._told[event.key] = event.upper
             lower, ends, raw = event.lower.to_wire(), event.ends, msgspec.Raw(event.response)
             telling = internal.Telling(collection.session, *event.key, raw, lower, ends)
             self._state.emit(fx.Send(telling))
 
-    def _tell_end(self, collection: Collection, upper: Frontier, why: Refusal) -> None:
+    def _tell_end(self, collection: Collection, why: Refusal) -> None:
         """The one message that says that nothing follows, unless the last batch said so."""
+        upper = self._told.get(collection.key, Frontier.minimum())
+        if upper.is_empty:
+            return
         end = DroppedAt(upper.to_wire(), why.code, why.message, why.hint)
         raw = msgspec.msgpack.encode(SubscribeResponse(collection.id, end))
-        self.told(fx.Tell(collection.key, raw, upper, True))
+        self.told(fx.Tell(collection.key, raw, upper, True, Frontier.empty()))
 
     def failed(self, event: fx.Failed) -> None:
         dataflow = self._dataflows.get(event.number)
@@ -223,8 +227,9 @@ class Flows:
             del self._dataflows[dataflow.number]
         if dataflow.built and collection.ended is None:
             self._state.emit(fx.CloseIndex(key))
-        if collection.is_subscription and collection.ended is None and not dataflow.upper.is_empty:
-            self._tell_end(collection, dataflow.upper, dropped(collection.id))
+        if collection.is_subscription and collection.ended is None:
+            self._tell_end(collection, dropped(collection.id))
+        self._told.pop(key, None)
         self._report(key, self._hydration.close(key))
         self._hydration.forget(key)
         del self._collections[key]

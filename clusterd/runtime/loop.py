@@ -147,12 +147,17 @@ class WorkerLoop:
 
     @property
     def has_work(self) -> bool:
-        return self._may_scan or self.dataflows.has_work or self.owned.can_merge
+        return self._may_scan or self._may_tell or self.dataflows.has_work or self.owned.can_merge
 
     @property
     def _may_scan(self) -> bool:
         """Whether a scan can go on: its answer would not pile up behind others that nobody takes."""
         return len(self._scans) > 0 and self._link.out_bytes <= _SCAN_PAUSE_BYTES
+
+    @property
+    def _may_tell(self) -> bool:
+        """Whether a subscription can go on: an answer of somebody else would not wait behind what it told."""
+        return self.dataflows.has_told and self._link.out_bytes <= _SCAN_PAUSE_BYTES
 
     def timeout_ms(self) -> int | None:
         """How long to wait: 0 with work to do, None if nothing is due."""
@@ -190,6 +195,8 @@ class WorkerLoop:
         if self._may_scan:
             self._scan(time.perf_counter() + self._scan_s)
             budget_s -= self._scan_s
+        if self._may_tell:
+            self.feed(self.dataflows.tell())
         if self.dataflows.has_work:
             for done in self.dataflows.step(budget_s):
                 self.feed(done)

@@ -8,7 +8,7 @@ Does not: know sessions, decide when something is told.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -18,6 +18,7 @@ from clusterd.operators.export_subscribe import Told
 from clusterd.runtime.finish import split_error
 from controller_proto.ids import GlobalId
 from controller_proto.response import SubscribeBatch, SubscribeError, SubscribeResponse, SubscribeUpdates
+from shm_arrangements.updates import Updates
 
 __all__ = ["encode_told"]
 
@@ -34,13 +35,25 @@ def encode_told(id: GlobalId, columns: Columns, told: Told) -> Iterator[bytes]:
         contents = SubscribeError(error.code, error.message, error.hint)
         yield _encode(SubscribeResponse(id, SubscribeBatch(told.lower, upper, contents)))
         return
-    updates = told.updates
-    step = min(_PART_ROWS, max(1, len(updates) * _PART_BYTES // max(1, updates.nbytes)))
-    for lo in range(0, max(1, len(updates)), step):
-        part = updates.slice(lo, min(lo + step, len(updates)))
+    pieces = _pieces(told.parts)
+    piece = next(pieces, None)
+    if piece is None:
+        nothing = SubscribeUpdates(((),) * len(columns), (), (), False)
+        yield _encode(SubscribeResponse(id, SubscribeBatch(told.lower, upper, nothing)))
+    while piece is not None:
+        following = next(pieces, None)
         values = tuple(
-            scalars_from_column(spec, column) for spec, column in zip(columns, part.columns, strict=True)
+            scalars_from_column(spec, column) for spec, column in zip(columns, piece.columns, strict=True)
         )
-        more = lo + step < len(updates)
-        rows = SubscribeUpdates(values, tuple(part.times.tolist()), tuple(part.diffs.tolist()), more)
+        more = following is not None
+        rows = SubscribeUpdates(values, tuple(piece.times.tolist()), tuple(piece.diffs.tolist()), more)
         yield _encode(SubscribeResponse(id, SubscribeBatch(told.lower, upper, rows)))
+        piece = following
+
+
+def _pieces(parts: Iterable[Updates]) -> Iterator[Updates]:
+    """As many updates as go into a message at most."""
+    for part in parts:
+        step = min(_PART_ROWS, max(1, len(part) * _PART_BYTES // max(1, part.nbytes)))
+        for lo in range(0, len(part), step):
+            yield part.slice(lo, min(lo + step, len(part)))

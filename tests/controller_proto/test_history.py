@@ -21,7 +21,7 @@ from controller_proto.command import (
 )
 from controller_proto.dataflow import DataflowHeader, Export, IndexImport, SourceImport
 from controller_proto.history import History
-from controller_proto.response import PeekError, PeekResponse, Refused
+from controller_proto.response import PeekError, PeekResponse, Refused, Synced
 from controller_proto.schema import SAMPLE_SCHEMA
 
 BODY = msgspec.Raw(b"\x80")
@@ -169,3 +169,23 @@ def test_a_million_queries_leave_nothing_behind(teller: Teller) -> None:
         assert len(teller.history) == 3, "its peek may still be answered"
         teller.history.heard(PeekResponse(f"p{n}", PeekError("dropped", "")))
     assert len(teller.history) == 1
+
+
+def test_a_setting_that_was_refused_is_as_if_it_had_not_been_said() -> None:
+    history = History()
+    history.sent(CreateInstance(1, config={"peek_fuel": 1}))
+    history.sent(UpdateConfiguration(2, {"peek_fuel": -1, "bogus": 1}))
+    history.heard(Refused(2, "unknown-setting", ""))
+    history.heard(Synced(3))
+    assert history.commands()[0] == CreateInstance(0, config={"peek_fuel": 1})
+    history.sent(UpdateConfiguration(4, {"peek_fuel": 4}))
+    history.sent(UpdateConfiguration(5, {"peek_fuel": 5}))
+    history.heard(Synced(6))
+    assert history.commands()[0] == CreateInstance(0, config={"peek_fuel": 5})
+
+
+def test_a_peek_that_was_refused_is_not_asked_again() -> None:
+    history = History()
+    history.sent(Peek(7, uuid="a", id="u1", time=None))
+    history.heard(Refused(7, "bad-message", ""))
+    assert not history.open_peeks

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterd.client import Client, SubscriptionEnded
+from clusterd.client import Client, PeekFailed, SubscriptionEnded
 from clusterd.launcher import launch
 from controller_proto.errors import Disconnected, Refusal
 
@@ -53,3 +53,24 @@ def test_a_query_is_written_as_text_too_and_who_was_fenced_is_told_once(tmp_path
         assert client.query(fruit, at=t).rows() == fruit.peek(at=t).rows()
         with Client.connect(replica), pytest.raises(Refusal, match=r"^fenced: epoch"):
             client.reconnect()
+
+
+def test_what_was_refused_is_neither_waited_for_nor_said_again(tmp_path: Path) -> None:
+    with launch({}, tmp_path / "data") as replica, Client.connect(replica) as client:
+        client.create_shard("fruit", {"name": "text", "kilos": "bigint"})
+        fruit = client.create_index("fruit", key=["name"], as_of=0)
+        t = client.write("fruit", [("apple", 3)])
+        with pytest.raises(PeekFailed, match="bad-message"):
+            fruit.peek(at=t, limit=-1)
+        with pytest.raises(Refusal, match="unknown-setting"):
+            client.update_configuration(bogus=1)
+        open_peek = client.start_peek(fruit, limit=-1)
+        client.reconnect()
+        assert fruit.peek(at=t).rows() == [("apple", 3)]
+        with pytest.raises(PeekFailed, match="bad-message"):
+            client.await_peek(open_peek)
+        for wrong in (-1, 1 << 64):
+            with pytest.raises(ValueError, match="as_of must not be"):
+                client.create_index("fruit", as_of=wrong)
+            with pytest.raises(ValueError, match="since must not be"):
+                fruit.allow_compaction(wrong)

@@ -28,6 +28,10 @@ def updates(types: Any, changes: list[Change]) -> Updates:
     return Updates.from_rows(types, changes) if changes else Updates.empty(types)
 
 
+def rows_of(told: Told) -> list[Change]:
+    return [row for part in told.parts for row in part.to_rows()]
+
+
 def tell(
     oks: list[Change], errs: list[Change], cuts: list[int | None], as_of: int, *, snapshot: bool = True
 ) -> list[Told]:
@@ -83,7 +87,7 @@ def test_what_is_told_adds_up_at_every_time(seed: int) -> None:
     for each in told:
         limit = TIMES if each.upper.is_empty else each.upper.time
         assert limit > each.lower or each.lower >= TIMES
-        for row, time, diff in each.updates.to_rows():
+        for row, time, diff in rows_of(each):
             assert not each.error
             assert max(each.lower, as_of) <= time < limit
             assert diff
@@ -99,7 +103,7 @@ def test_what_is_told_adds_up_at_every_time(seed: int) -> None:
 def test_within_a_batch_updates_come_by_time_and_once() -> None:
     changes = [((1, 0.5), 3, 1), ((1, 0.5), 1, 1), ((1, 0.5), 3, 1), ((2, 0.0), 2, 1), ((2, 0.0), 2, -1)]
     (told,) = tell(changes, [], [5], 0)
-    assert told.updates.to_rows() == [((1, 0.5), 1, 1), ((1, 0.5), 3, 2)]
+    assert rows_of(told) == [((1, 0.5), 1, 1), ((1, 0.5), 3, 2)]
 
 
 def test_a_multiplicity_beyond_64_bits_is_told_as_an_error_and_heals() -> None:
@@ -108,7 +112,7 @@ def test_a_multiplicity_beyond_64_bits_is_told_as_an_error_and_heals() -> None:
     first, second = tell(changes, [], [2, 4], 0)
     assert first.error.startswith("multiplicity-overflow: ")
     assert not second.error
-    assert sorted(second.updates.to_rows()) == [((1, 0.5), 2, most), ((2, 0.0), 2, 1)]
+    assert sorted(rows_of(second)) == [((1, 0.5), 2, most), ((2, 0.0), 2, 1)]
 
 
 def test_a_million_updates_are_told_in_pieces_of_work() -> None:
@@ -125,4 +129,31 @@ def test_a_million_updates_are_told_in_pieces_of_work() -> None:
     pieces = list(subscription.finish())
     assert len(pieces) > 4
     (told,) = subscription.take()
-    assert int(told.updates.diffs.sum()) == total
+    assert sum(int(part.diffs.sum()) for part in told.parts) == total
+
+
+def test_a_snapshot_is_told_as_it_comes_and_many_times_in_order() -> None:
+    """What is there at one time is not put together: that would be one piece of work, however long."""
+    n = 100_000
+    for spread in (1, 10):
+        subscription = ExportSubscribe((ColumnSpec("k", ColumnType.INT64, False),))
+        subscription.start(Round(0, Frontier.at(10), 0))
+        keys = Column(ColumnType.INT64, np.arange(n))
+        times = (np.arange(n) % spread).astype(np.uint64)
+        list(subscription.push(0, Delta.of(Updates((keys,), times, np.ones(n, np.int64)))))
+        list(subscription.finish())
+        (told,) = subscription.take()
+        assert (len(told.parts) > 1) == (spread == 1)
+        assert sorted(row[0] for row, _, _ in rows_of(told)) == list(range(n))
+        found = [time for _, time, _ in rows_of(told)]
+        assert found == sorted(found)
+
+
+def test_errors_that_come_and_go_at_many_times_are_told_in_pieces_of_work() -> None:
+    changes: list[Change] = [((TEXTS[0],), time, 1 - time % 2 * 2) for time in range(2_000)]
+    subscription = ExportSubscribe(COLUMNS)
+    subscription.start(Round(0, Frontier.at(2_000), 0))
+    errs = updates([ERRS_SCHEMA.columns[0].type], changes)
+    list(subscription.push(0, Delta(Updates.empty(tuple(spec.type for spec in COLUMNS)), errs)))
+    assert len(list(subscription.finish())) > 5
+    assert [bool(told.error) for told in subscription.take()] == [True, False] * 1_000
