@@ -23,7 +23,7 @@ DEFAULT_DATA_DIR = "clusterd-data"
 _FAILED = 1
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--shard", required=True, help="Shard to append to; made if it is not there.")
 @click.option(

@@ -52,8 +52,9 @@ def kinds(plan: Plan, env: Mapping[str, Schema]) -> set[str]:
             return {"let"} | kinds(value, env) | kinds(body, {**env, id: plan_schema(value, env)})
         case Union(inputs):
             return {"union"}.union(*(kinds(each, env) for each in inputs))
-        case LetRec():
-            raise NotImplementedError
+        case LetRec(bindings, body):
+            within = {**env, **{id: schema for id, schema, _ in bindings}}
+            return kinds(body, within).union(*(kinds(value, within) for _, _, value in bindings))
         case Join(inputs):
             sides = [plan_schema(each, env) for each in inputs]
             return _of_join(plan, sides).union(*(kinds(each, env) for each in inputs))

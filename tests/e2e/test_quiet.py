@@ -61,7 +61,8 @@ def test_an_idle_daemon_makes_no_wake_ups_at_all(mode: str, tmp_path: Path) -> N
 def test_the_interactive_worker_keeps_no_copy_of_what_it_serves(tmp_path: Path) -> None:
     rows = 4_000_000
     with client_in("two-runtime", tmp_path) as (replica, client):
-        append_pairs(client, "small", np.arange(10), np.arange(10))
+        # Of more rows than a piece of a scan has: what a piece needs, of any view, is there from then on.
+        append_pairs(client, "small", np.arange(200_000), np.arange(200_000))
         small = client.create_index("small", key=["a"])
         small.wait(0)
         assert small.peek(keys=[3], at=0).rows() == [(3, 3)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import random
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,9 @@ DOMAIN: dict[T, list[Any]] = {
 }  # fmt: skip
 
 Update = tuple[random_plans.Row, int, int]
+
+# Values that no row has, of types that DOMAIN has none of.
+ABSENT: dict[T, list[Any]] = defaultdict(list, {T.NUMERIC: [10**30], T.JSONB: ['"nowhere"']})
 
 
 @dataclass
@@ -236,7 +240,7 @@ class History:
         if key and rng.random() < 0.5:
             rows = [row for t in range(TIMES) for row in view.at(t).rows]
             asked.keys = [tuple(row[i] for i in key) for row in rng.sample(rows, min(len(rows), 3))]
-            asked.keys.append(tuple(rng.choice([*DOMAIN.get(types[i], [10**30]), None]) for i in key))
+            asked.keys.append(tuple(rng.choice([*DOMAIN.get(types[i], ABSENT[types[i]]), None]) for i in key))
         elif rng.random() < 0.5:
             plans = random_plans.Plans(rng, {})
             asked.where = tuple(plans.predicate(schema) for _ in range(rng.choice([0, 1])) if schema.arity)

@@ -49,7 +49,7 @@ def at(history: History, time: int) -> Counter[Row]:
 
 
 def test_b8_point_reads_are_answered_before_the_last_of_the_scans_sent_before_them(mode: str) -> None:
-    rows, scans, reads = 400_000, 5, 20
+    rows, scans, reads = 1_500_000, 8, 20
     with launched(Target(mode=mode, timeout_s=60.0)) as run:
 
         def do(line: str) -> list[str]:
