@@ -3,8 +3,9 @@
 Codes are sorted by radix, and only rows whose codes tie are compared; what is sorted already, of one time, or
 all diffs 1, is noticed on the way. Then every column is moved once, to its final place (assembler.py).
 
-Many updates are first spread into parts by the top bits of their codes, and if all columns are of fixed width
-they are moved there: a part fits a cache, so comparing and moving its rows does not miss it. Each part is
+Many updates are first spread into parts by the top bits of their codes. If there are ties in the first part,
+and all columns are of fixed width, the rows are moved there too: a part fits a cache, so comparing its rows
+does not miss it; of codes that hardly tie nothing is compared, and moving twice would only cost. Each part is
 settled by itself, and the parts in a row are the batch. `building` pauses between them.
 
 Memory beside the batch: 12 bytes a row for the order, 8 more while hashes are sorted, and 8 for diffs if
@@ -138,22 +139,27 @@ def _arranging(source: _Source, schema: ArrangementSchema, *, zeros: bool) -> St
         yield
     bits = min((n >> _PART_BITS).bit_length(), _MOST_PARTS_BITS)
     ends = np.empty((1 << bits) + 1, np.uint32)
+    movable = False
     if sort.spread_codes(given, bits, codes, order, ends) < 0:  # they ascend
         order, codes = np.arange(n, dtype=np.uint32), given.copy()
         bounds = list(_runs_of(codes))
     else:
         bounds = [int(end) for end in ends[: 1 << bits]]
         yield
-        if not any(is_nested(column.type) or column.type in VARIABLE for column in source.columns):
-            source = yield from _moved(source, order)
-            order = np.arange(n, dtype=np.uint32)
+        movable = not any(is_nested(column.type) or column.type in VARIABLE for column in source.columns)
     parts: list[tuple[int, int, Ints | None]] = []  # where the rows of each are in the end, and their sums
     at = lo = 0
     for hi in bounds:
         if lo < hi:
             mine, keys, kept, sums = order[lo:hi], codes[lo:hi], hi - lo, None
             sort.sort_part(keys, mine)
-            if zeros or kernels.has_ties(keys):
+            tied = zeros or kernels.has_ties(keys)
+            if tied and movable and not parts:
+                yield
+                source = yield from _moved(source, order)
+                order = np.arange(n, dtype=np.uint32)
+                mine = order[lo:hi]
+            if tied:
                 kept, sums = _settle(source, schema, mine, keys)
             if at < lo:
                 order[at : at + kept], codes[at : at + kept] = mine[:kept], keys[:kept]
