@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import psutil
@@ -31,7 +32,10 @@ def _segments() -> frozenset[str]:
 
 def _fds() -> dict[str, int]:
     counts: dict[str, int] = {}
+    tracker = str(resource_tracker._resource_tracker._fd)  # type: ignore[attr-defined]
     for fd in os.listdir("/proc/self/fd"):
+        if fd == tracker:
+            continue
         try:
             target = os.readlink(f"/proc/self/fd/{fd}")
         except OSError:

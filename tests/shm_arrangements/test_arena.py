@@ -54,7 +54,8 @@ def _read(locator: Locator, nbytes: int) -> bytes:
 
 
 def _arena_names(held: Instance) -> list[str]:
-    return [name for name in names_of(held.token) if name.split(".")[2] == "a"]
+    found = [name for name in names_of(held.token) if name.split(".")[2] == "a"]
+    return sorted(found, key=lambda name: int(name.rsplit(".", 1)[1]))
 
 
 def test_small_batches_share_an_arena_and_large_ones_have_a_segment_of_their_own(held: Instance) -> None:
