@@ -127,7 +127,7 @@ def test_without_a_token_the_only_live_instance_is_meant(held: Instance) -> None
     with attach("u1") as read:
         assert read.instance == held.token
     with Instance.create() as other:
-        with pytest.raises(NoSuchInstance, match=r"more than one.*READY line") as caught:
+        with pytest.raises(NoSuchInstance, match=r"more than one.*take attach\('u1', '") as caught:
             attach("u1")
         assert set(caught.value.facts["instances"]) == {held.token, other.token}  # type: ignore[call-overload]
     index.close()
