@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controller_proto.errors import LocalProtocolError
+from controller_proto.suggest import did_you_mean, nearest
 from controller_proto.tokens import tokenize
 
 __all__ = [
@@ -140,18 +141,22 @@ class Words:
     name: str
     arguments: dict[str, str]
     flags: list[str]
+    _asked: list[str] = field(default_factory=list, repr=False, compare=False)
 
     def get(self, key: str) -> str | None:
         """The argument, or None."""
+        self._asked.append(f"{key}=")
         return self.arguments.pop(key, None)
 
     def one(self, key: str) -> str:
         """The argument. Raises LocalProtocolError `bad-message` if it is missing."""
+        self._asked.append(f"{key}=")
         if key not in self.arguments:
-            raise LocalProtocolError("bad-message", f"{self.name} needs {key}=")
+            raise LocalProtocolError("bad-message", f"{self.name} needs {key}={self._meant(key)}")
         return self.arguments.pop(key)
 
     def flag(self, word: str) -> bool:
+        self._asked.append(word)
         if word not in self.flags:
             return False
         self.flags.remove(word)
@@ -161,7 +166,13 @@ class Words:
         """Raise LocalProtocolError `bad-message` if something was given that nobody asked for."""
         left = [f"{key}=" for key in self.arguments] + self.flags
         if left:
-            raise LocalProtocolError("bad-message", f"{self.name} does not take {' '.join(left)}")
+            end = f"; {did_you_mean(left[0], self._asked)}" if self._asked else ""
+            raise LocalProtocolError("bad-message", f"{self.name} does not take {' '.join(left)}{end}")
+
+    def _meant(self, key: str) -> str:
+        """What was given that is nearly `key`, as the end of a sentence."""
+        found = nearest(key, self.arguments)
+        return f", not {found}=" if found is not None else ""
 
 
 def split_words(line: str) -> Words:

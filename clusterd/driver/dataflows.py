@@ -5,11 +5,12 @@ Each is followed by a Sync, which tells whether the replica refused it; `no-sync
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from clusterd.driver.directive import Directive
 from clusterd.driver.reads import parse_u64
 from clusterd.driver.reasons import not_an_export
-from clusterd.driver.state import Directive, Run
+from clusterd.driver.state import Run
 from clusterd.driver.streams import Stream
 from clusterd.render.explain import explain as print_physical
 from clusterd.render.plan import plan_dataflow
@@ -124,11 +125,29 @@ def _to_export(run: Run, words: Words, command: c.Command, id: GlobalId) -> list
         raise Refusal(refusal.code, f"{refusal.message}; {why}", refusal.hint) from refusal
 
 
-DIRECTIVES: dict[str, tuple[Directive, bool]] = {
-    "define-index": (define_index, False),
-    "create-dataflow": (create_dataflow, True),
-    "explain": (explain, True),
-    "schedule": (schedule, False),
-    "allow-writes": (allow_writes, False),
-    "allow-compaction": (allow_compaction, False),
+_DATAFLOW = "import, build and export, and below a build its plan"
+
+DIRECTIVES: Mapping[str, Directive] = {
+    "define-index": Directive(
+        define_index,
+        "source= index= shard= key= as-of= upper= [schema=] [name=] [until=] [no-sync]",
+        "Says create-dataflow of an index on a shard.",
+    ),
+    "create-dataflow": Directive(
+        create_dataflow, "as-of= [until=] [name=] [optimize] [no-sync]", "Says create-dataflow.", _DATAFLOW
+    ),
+    "explain": Directive(
+        explain,
+        "[ref=]",
+        "Shows the plan that would run, of the body or of a dataflow that was created.",
+        _DATAFLOW,
+        instead="ref",
+    ),
+    "schedule": Directive(schedule, "id= [no-sync]", "Lets the dataflow of this export begin."),
+    "allow-writes": Directive(allow_writes, "id= [no-sync]", "Lets this export write."),
+    "allow-compaction": Directive(
+        allow_compaction,
+        "id= frontier= [no-sync]",
+        "Gives up times before the frontier; frontier=[] drops the collection.",
+    ),
 }

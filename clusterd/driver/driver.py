@@ -9,19 +9,20 @@ Does not: read files, start replicas, compare outputs (run.py does).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from clusterd.driver import dataflows, faults, instance, observe, peeks, shards
+from clusterd.driver.directive import Directive
 from clusterd.driver.reads import error_line
 from clusterd.driver.reasons import reasons
-from clusterd.driver.state import Directive, Run
+from clusterd.driver.state import Run
 from controller_proto.errors import LocalProtocolError, ProtocolError
 from controller_proto.script import split_words
+from controller_proto.suggest import did_you_mean
 
 __all__ = ["DIRECTIVES", "carry_out"]
 
-# name -> (what it does, whether it has a body)
-DIRECTIVES: dict[str, tuple[Directive, bool]] = {
+DIRECTIVES: Mapping[str, Directive] = {
     **instance.DIRECTIVES,
     **shards.DIRECTIVES,
     **dataflows.DIRECTIVES,
@@ -47,12 +48,11 @@ def carry_out(run: Run, line: str, body: Sequence[str] = ()) -> list[str]:
 
 def _carry_out(run: Run, line: str, body: Sequence[str]) -> list[str]:
     words = split_words(line)
-    if words.name not in DIRECTIVES:
-        known = ", ".join(sorted(DIRECTIVES))
-        raise LocalProtocolError("bad-message", f"no directive is called {words.name!r}; there are {known}")
-    directive, has_body = DIRECTIVES[words.name]
-    if body and not has_body:
-        raise LocalProtocolError("bad-message", f"{words.name} has no body")
-    output = directive(run, words, body)
+    directive = DIRECTIVES.get(words.name)
+    if directive is None:
+        end = did_you_mean(words.name, DIRECTIVES)
+        raise LocalProtocolError("bad-message", f"no directive is called {words.name!r}; {end}")
+    directive.check(words, body)
+    output = directive.act(run, words, body)
     words.expect_all_used()
     return output

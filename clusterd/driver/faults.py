@@ -6,12 +6,13 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgpack
 
+from clusterd.driver.directive import Directive
 from clusterd.driver.reads import answer_lines, parse_u64
-from clusterd.driver.state import OK, Directive, Run
+from clusterd.driver.state import OK, Run
 from controller_proto import command as c
 from controller_proto.errors import Disconnected, LocalProtocolError, Refusal
 from controller_proto.framing import encode_frame
@@ -98,12 +99,20 @@ def _raw(response: Response) -> str:
     return type(response).__name__
 
 
-DIRECTIVES: dict[str, tuple[Directive, bool]] = {
-    "stall": (stall, False),
-    "release": (stall, False),
-    "failpoint": (failpoint, False),
-    "kill": (kill, False),
-    "await-exit": (await_exit, False),
-    "send-raw": (send_raw, True),
-    "sleep": (sleep, False),
+DIRECTIVES: Mapping[str, Directive] = {
+    "stall": Directive(stall, "process=", "That process stops to take commands."),
+    "release": Directive(stall, "process=", "That process takes commands again."),
+    "failpoint": Directive(
+        failpoint, "process= name= action=off|error|exit|pause", "Sets what happens at a point in the code."
+    ),
+    "kill": Directive(kill, "process= [signal=]", "Sends a signal, KILL unless another is named."),
+    "await-exit": Directive(await_exit, "[timeout-secs=]", "Waits until the daemon has ended; its status."),
+    "send-raw": Directive(
+        send_raw,
+        "[hex=] [ms=]",
+        "Sends bytes, or a message, past every check; what comes back.",
+        "one message as JSON",
+        instead="hex",
+    ),
+    "sleep": Directive(sleep, "ms=", "Waits, for races in time only."),
 }

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clusterd.driver.reads import parse_u64
-from clusterd.driver.state import OK, Directive, Run, Skip
+from clusterd.driver.directive import Directive
+from clusterd.driver.reads import parse_u64, placed
+from clusterd.driver.session import Session
+from clusterd.driver.state import OK, Run, Skip
 from controller_proto import command as c
 from controller_proto.errors import LocalProtocolError
 from controller_proto.script import Words, split_line
+from controller_proto.suggest import did_you_mean
 
 __all__ = ["DIRECTIVES"]
 
 _DURATION = re.compile(r"(\d+\.?\d*)(us|ms|s|min|h)")
+_TYPES = ("bool", "u64", "f64", "duration", "string")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -67,17 +71,23 @@ def connect(run: Run, words: Words, body: Sequence[str]) -> list[str]:
 
 
 def disconnect(run: Run, words: Words, body: Sequence[str]) -> list[str]:
-    run.session.close()
+    _named(run, run.on).close()
     del run.sessions[run.on]
     return OK
 
 
 def on(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     name = words.one("conn")
-    if name not in run.sessions:
-        raise LocalProtocolError("bad-message", f"no connection is called {name!r}")
+    _named(run, name)
     run.on = name
     return OK
+
+
+def _named(run: Run, name: str) -> Session:
+    if name not in run.sessions:
+        end = f"; {did_you_mean(name, run.sessions)}" if run.sessions else ""
+        raise LocalProtocolError("bad-message", f"no connection is called {name!r}{end}")
+    return run.sessions[name]
 
 
 def reconnect(run: Run, words: Words, body: Sequence[str]) -> list[str]:
@@ -91,17 +101,18 @@ def reconnect(run: Run, words: Words, body: Sequence[str]) -> list[str]:
 def _settings(body: Sequence[str]) -> dict[str, Any]:
     """`name type value` a line."""
     config: dict[str, Any] = {}
-    for line in body:
-        parts = split_line(line)
-        if len(parts) != 3:
-            raise LocalProtocolError("bad-message", f"expected `name type value`, not {line.strip()!r}")
-        name, type_, text = parts
-        value = _setting(type_, text.strip('"'))
-        if value is None:
-            raise LocalProtocolError(
-                "bad-message", f"{text} is no {type_}", "bool, u64, f64, duration, string"
-            )
-        config[name] = value
+    for number, line in enumerate(body, 1):
+        with placed(f"line {number}"):
+            parts = split_line(line)
+            if len(parts) != 3:
+                raise LocalProtocolError("bad-message", f"expected `name type value`, not {line.strip()!r}")
+            name, type_, text = parts
+            if type_ not in _TYPES:
+                raise LocalProtocolError("bad-message", f"type {type_}: {did_you_mean(type_, _TYPES)}")
+            value = _setting(type_, text.strip('"'))
+            if value is None:
+                raise LocalProtocolError("bad-message", f"{text} is no {type_}")
+            config[name] = value
     return config
 
 
@@ -125,14 +136,28 @@ def _setting(type_: str, text: str) -> Any:
             return None
 
 
-# name -> (what it does, whether it has a body)
-DIRECTIVES: dict[str, tuple[Directive, bool]] = {
-    "create-instance": (create_instance, True),
-    "update-configuration": (update_configuration, True),
-    "initialization-complete": (initialization_complete, False),
-    "require": (require, False),
-    "connect": (connect, False),
-    "disconnect": (disconnect, False),
-    "reconnect": (reconnect, False),
-    "on": (on, False),
+# The settings of an instance, a line each.
+_SETTING = "name type value, the type one of bool, u64, f64, duration, string"
+
+DIRECTIVES: Mapping[str, Directive] = {
+    "create-instance": Directive(
+        create_instance, "", "Says create-instance: the first command of a session.", _SETTING
+    ),
+    "update-configuration": Directive(update_configuration, "", "Changes settings.", _SETTING),
+    "initialization-complete": Directive(
+        initialization_complete,
+        "[no-sync]",
+        "Ends the first phase of a session: what was said is what is wanted.",
+    ),
+    "require": Directive(
+        require, "[mode=solo|two-runtime] [workers=]", "Skips the file where it is run otherwise."
+    ),
+    "connect": Directive(
+        connect, "[as=] [kind=controller|reader] [nonce=] [epoch=]", "Opens a connection, and uses it."
+    ),
+    "disconnect": Directive(disconnect, "", "Closes the connection in use."),
+    "reconnect": Directive(
+        reconnect, "", "Closes the connection, opens it with the next epoch, and says create-instance again."
+    ),
+    "on": Directive(on, "conn=", "What follows uses this connection; the first is main."),
 }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from clusterd.driver import pages
+from clusterd.driver.directive import Directive
 from clusterd.driver.reads import parse_u64
 from clusterd.driver.session import FRONTIER_KINDS
-from clusterd.driver.state import OK, Directive, Run, frontier_text
+from clusterd.driver.state import OK, Run, frontier_text
 from controller_proto.dataflow import WireFrontier
 from controller_proto.errors import LocalProtocolError
 from controller_proto.ids import parse_id
@@ -131,12 +132,28 @@ def quiet(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     return output or OK
 
 
-DIRECTIVES: dict[str, tuple[Directive, bool]] = {
-    "await-frontier": (await_frontier, False),
-    "await-subscribe": (await_subscribe, False),
-    "frontiers": (frontiers, False),
-    "published": (published, False),
-    "await-published": (await_published, False),
-    "await-gone": (await_gone, False),
-    "quiet": (quiet, False),
+DIRECTIVES: Mapping[str, Directive] = {
+    "await-frontier": Directive(
+        await_frontier,
+        "id= ts= [timeout-secs=] [allow-timeout]",
+        "Waits until all before ts is reported sealed.",
+    ),
+    "await-subscribe": Directive(
+        await_subscribe,
+        "id= up-to= [timeout-secs=]",
+        "Waits until all before up-to was told; TIME DIFF VALUES.. a line.",
+    ),
+    "frontiers": Directive(frontiers, "id=", "The frontiers as last reported; ? if one was not yet."),
+    "published": Directive(published, "id= [fields=]", "What its page in shared memory says."),
+    "await-published": Directive(
+        await_published,
+        "id= [since=] [upper=] [timeout-secs=]",
+        "Waits until it has a page, one that has come so far.",
+    ),
+    "await-gone": Directive(
+        await_gone,
+        "id= [timeout-secs=]",
+        "Waits until it is reported closed, and its shared memory is away.",
+    ),
+    "quiet": Directive(quiet, "ms= [kind=frontiers|peek|subscribe]", "Listens so long; what came."),
 }

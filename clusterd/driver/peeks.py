@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from clusterd.driver.directive import Directive
 from clusterd.driver.reads import answer_count, answer_lines, columns_of, peek_from_words
-from clusterd.driver.state import OK, Directive, Run, Started
+from clusterd.driver.state import OK, Run, Started
 from controller_proto import command as c
 from controller_proto.dataflow import Export
 from controller_proto.errors import LocalProtocolError
@@ -44,7 +45,6 @@ def _answer(started: Started, timeout_s: float) -> PeekResponse:
 def peek(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     timeout_s = run.wait_s(words)
     started = _start(run, words, words.get("name"))
-    words.expect_all_used()
     started.session.do(started.peek, timeout_s)
     return answer_lines(_answer(started, timeout_s), columns_of(started.peek, started.index))
 
@@ -52,7 +52,6 @@ def peek(run: Run, words: Words, body: Sequence[str]) -> list[str]:
 def count(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     timeout_s = run.wait_s(words)
     started = _start(run, words, words.get("name"), counted=True)
-    words.expect_all_used()
     started.session.do(started.peek, timeout_s)
     return answer_count(_answer(started, timeout_s))
 
@@ -60,7 +59,6 @@ def count(run: Run, words: Words, body: Sequence[str]) -> list[str]:
 def start_peek(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     sync = not words.flag("no-sync")
     started = _start(run, words, words.one("name"))
-    words.expect_all_used()
     started.session.do(started.peek, run.timeout_s, sync=sync)
     return OK
 
@@ -94,11 +92,20 @@ def served_by(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     return [answer.served_by or "?"]
 
 
-DIRECTIVES: dict[str, tuple[Directive, bool]] = {
-    "peek": (peek, False),
-    "count": (count, False),
-    "start-peek": (start_peek, False),
-    "await-peek": (await_peek, False),
-    "cancel-peek": (cancel_peek, False),
-    "served-by": (served_by, False),
+_READ = (
+    "id= ts= [keys=] [map=] [filter=] [order-by=] [offset=] [limit=] [project=] [schema=] [name=] [uuid=]"
+    " [timeout-secs=]"
+)
+_COUNT = _READ.replace(" [project=]", "")
+_START = (
+    _READ.replace(" [timeout-secs=]", " [no-sync]").replace("[name=] ", "").replace("id=", "name= id=", 1)
+)
+
+DIRECTIVES: Mapping[str, Directive] = {
+    "peek": Directive(peek, _READ, "Reads; a row a line."),
+    "count": Directive(count, _COUNT, "Reads; how many rows."),
+    "start-peek": Directive(start_peek, _START, "Sends a peek and does not wait for its answer."),
+    "await-peek": Directive(await_peek, "name= [timeout-secs=]", "Waits for that answer; a row a line."),
+    "cancel-peek": Directive(cancel_peek, "[name=] [uuid=] [no-sync]", "Cancels a peek."),
+    "served-by": Directive(served_by, "[name=]", "Which runtime answered that peek, or the last one."),
 }

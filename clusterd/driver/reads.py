@@ -8,7 +8,9 @@ Does not: wait (driver.py does).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
 
 import msgspec
 
@@ -31,7 +33,10 @@ __all__ = [
     "parse_time",
     "parse_u64",
     "peek_from_words",
+    "placed",
 ]
+
+T = TypeVar("T")
 
 _LOOKS = {str: Column("", ColumnType.TEXT), float: Column("", ColumnType.FLOAT64)}
 _MOST_LINES = 1_000_000  # beyond it an answer is a mistake of the script
@@ -42,6 +47,15 @@ def error_line(error: ProtocolError) -> str:
     if isinstance(error, Disconnected):
         return "error: disconnected"
     return f"error: {error.code}: {error.message}"
+
+
+@contextmanager
+def placed(place: str) -> Iterator[None]:
+    """What is wrong inside is said to be wrong at `place`."""
+    try:
+        yield
+    except LocalProtocolError as error:
+        raise LocalProtocolError(error.code, f"{place}: {error.message}", error.hint) from error
 
 
 def parse_u64(text: str, what: str) -> int:
@@ -59,19 +73,29 @@ def parse_time(text: str) -> int | None:
 def peek_from_words(words: Words, uuid: str, id: str, index: Export | None) -> Peek:
     """The Peek that these words ask for. index: what is known of `id`. Raises LocalProtocolError."""
     time = parse_time(words.one("ts"))
-    keys = words.get("keys")
     limit, offset = words.get("limit"), words.get("offset")
-    order, project = words.get("order-by"), words.get("project")
-    maps, predicates = words.get("map"), words.get("filter")
     finishing = Finishing(
-        maps=() if maps is None else parse_exprs(Tokens(maps), "(", ")"),
-        predicates=() if predicates is None else parse_predicates(Tokens(_bare(predicates))),
-        order_by=() if order is None else parse_order(Tokens(order)),
+        maps=_read(words, "map", lambda tokens: parse_exprs(tokens, "(", ")")) or (),
+        predicates=_read(words, "filter", parse_predicates) or (),
+        order_by=_read(words, "order-by", parse_order) or (),
         limit=None if limit is None else parse_u64(limit, "limit"),
         offset=0 if offset is None else parse_u64(offset, "offset"),
-        projection=None if project is None else parse_columns(Tokens(project), "(", ")"),
+        projection=_read(words, "project", lambda tokens: parse_columns(tokens, "(", ")")),
     )
-    return Peek(0, uuid, id, time, None if keys is None else _keys(keys, index), finishing)
+    keys = _read(words, "keys", lambda tokens: _keys(tokens, index))
+    return Peek(0, uuid, id, time, keys, finishing)
+
+
+def _read(words: Words, name: str, read: Callable[[Tokens], T]) -> T | None:
+    """The argument `name` as it is read, all of it; None if it is not given."""
+    text = words.get(name)
+    if text is None:
+        return None
+    with placed(f"{name}="):
+        tokens = Tokens(_bare(text) if name == "filter" else text)
+        value = read(tokens)
+        tokens.expect_end()
+    return value
 
 
 def _bare(text: str) -> str:
@@ -84,16 +108,14 @@ def _bare(text: str) -> str:
     return text
 
 
-def _keys(text: str, index: Export | None) -> tuple[Row, ...]:
+def _keys(tokens: Tokens, index: Export | None) -> tuple[Row, ...]:
     """`[(1, "a"), (2, b)]`."""
-    tokens = Tokens(text)
     keys: list[Row] = []
     tokens.expect_op("[")
     while not tokens.accept_op("]"):
         if keys:
             tokens.expect_op(",")
         keys.append(_key(tokens, index))
-    tokens.expect_end()
     return tuple(keys)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusterd.convert import column_specs, type_name_of, updates_from_rows
+from clusterd.driver.reads import placed
 from controller_proto.errors import LocalProtocolError
 from controller_proto.literals import parse_row
 from controller_proto.schema import Schema
@@ -35,15 +36,13 @@ def updates_from_lines(lines: Sequence[str], schema: Schema, time: int) -> Updat
     rows = []
     diffs = []
     for number, line in enumerate(lines, 1):
-        items = [_item(word) for word in split_line(line)]
         diff = 1
-        if len(items) == schema.arity + 2 and items[-2] == ("x", False):
-            diff = _diff(items[-1][0])
-            items = items[:-2]
-        try:
+        with placed(f"row {number}"):
+            items = [_item(word) for word in split_line(line)]
+            if len(items) == schema.arity + 2 and items[-2] == ("x", False):
+                diff = _diff(items[-1][0])
+                items = items[:-2]
             rows.append(parse_row(items, schema))
-        except LocalProtocolError as error:
-            raise LocalProtocolError(error.code, f"row {number}: {error.message}") from error
         diffs.append(diff)
     return updates_from_rows(schema, rows, time, diffs)
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from clusterd.convert import column_specs
-from clusterd.driver.reads import parse_u64
+from clusterd.driver.directive import Directive
+from clusterd.driver.reads import parse_u64, placed
 from clusterd.driver.rows import synthetic, updates_from_lines
-from clusterd.driver.state import OK, Directive, Run
+from clusterd.driver.state import OK, Run
 from controller_proto.errors import LocalProtocolError
 from controller_proto.literals import parse_type
 from controller_proto.parse_dataflow import parse_frontier
-from controller_proto.schema import Schema
+from controller_proto.schema import Column, Schema
 from controller_proto.script import Words, split_line
 from controller_proto.tokens import tokenize
 from shm_arrangements.frontier import Frontier
@@ -25,17 +26,23 @@ __all__ = ["DIRECTIVES"]
 
 def define_schema(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     columns = []
-    for line in body:
-        name, *words_of_type = split_line(line)
-        nullable = words_of_type[-1:] == ["nullable"]
-        text = " ".join(words_of_type[: len(words_of_type) - nullable])
-        if not text:
-            raise LocalProtocolError("bad-message", f"expected `column type [nullable]`, not {line!r}")
-        if text.startswith('"'):
-            text = tokenize(text)[0].value
-        columns.append(parse_type(text, name, nullable=nullable))
+    for number, line in enumerate(body, 1):
+        with placed(f"line {number}"):
+            columns.append(_column(line))
     run.schemas[words.one("name")] = Schema(tuple(columns))
     return OK
+
+
+def _column(line: str) -> Column:
+    """`column type [nullable]`."""
+    name, *words_of_type = split_line(line)
+    nullable = words_of_type[-1:] == ["nullable"]
+    text = " ".join(words_of_type[: len(words_of_type) - nullable])
+    if not text:
+        raise LocalProtocolError("bad-message", f"expected `column type [nullable]`, not {line.strip()!r}")
+    if text.startswith('"'):
+        text = tokenize(text)[0].value
+    return parse_type(text, name, nullable=nullable)
 
 
 def write_rows(run: Run, words: Words, body: Sequence[str]) -> list[str]:
@@ -86,10 +93,29 @@ def _append(run: Run, shard: str, schema: Schema, updates: Updates, upper: Front
     handle.append(updates, handle.upper, upper)
 
 
-DIRECTIVES: dict[str, tuple[Directive, bool]] = {
-    "define-schema": (define_schema, True),
-    "write-rows": (write_rows, True),
-    "write-single-ts": (write_single_ts, False),
-    "write-spread": (write_spread, False),
-    "advance-shard": (advance_shard, False),
+DIRECTIVES: Mapping[str, Directive] = {
+    "define-schema": Directive(
+        define_schema, "name=", "A schema that schema= may name.", "column type [nullable]"
+    ),
+    "write-rows": Directive(
+        write_rows,
+        "shard= ts= [schema=]",
+        "Writes rows at one time.",
+        "a row: its values, with blanks between them; x -1 at its end retracts it, x 3 adds it thrice",
+    ),
+    "write-single-ts": Directive(
+        write_single_ts,
+        "shard= ts= count= [start=] [row-bytes=] [schema=]",
+        "Writes made-up rows at one time.",
+    ),
+    "write-spread": Directive(
+        write_spread,
+        "shard= count= n-ts= [start=] [row-bytes=] [schema=]",
+        "Writes made-up rows over so many times, from the upper of the shard on.",
+    ),
+    "advance-shard": Directive(
+        advance_shard,
+        "shard= upper= [schema=]",
+        "Raises the upper of a shard without data; upper=[] ends it.",
+    ),
 }

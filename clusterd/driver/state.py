@@ -9,7 +9,6 @@ Does not: know any directive.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,7 @@ from controller_proto.script import Words
 if TYPE_CHECKING:
     from clusterd.launcher import Replica
 
-__all__ = ["OK", "Directive", "Run", "Skip", "Started", "frontier_text"]
+__all__ = ["OK", "Run", "Skip", "Started", "frontier_text"]
 
 OK = ["ok"]
 
@@ -100,6 +99,8 @@ class Run:
         self, name: str, *, kind: str = "controller", nonce: str | None = None, epoch: int | None = None
     ) -> None:
         """Open a connection called `name`. Raises OSError, LocalProtocolError."""
+        if name in self.sessions:
+            raise LocalProtocolError("bad-message", f"a connection called {name!r} is open: disconnect it")
         if epoch is None:
             epoch = next(self._epochs) if kind == "controller" else 0
         nonce = nonce or f"driver-{next(self._nonces)}"
@@ -146,9 +147,6 @@ class Run:
             session.close()
         if self.store is not None:
             self.store.close()
-
-
-Directive = Callable[[Run, Words, Sequence[str]], list[str]]
 
 
 def frontier_text(frontier: WireFrontier | None) -> str:

@@ -146,7 +146,8 @@ def test_looser_spellings_are_read(text: str, canonical: str) -> None:
     ("text", "says"),
     [
         ("", "a plan is missing"),
-        ("Gett u1", "line 1: no operator is called 'Gett'; there are Get, Constant, "),
+        ("Gett u1", "line 1: no operator is called 'Gett'; did you mean Get?"),
+        ("Scan u1", "line 1: no operator is called 'Scan'; there are Get, Constant, "),
         ("Negate", "line 1: Negate has one input, 0 are given"),
         ("Negate\n  Get u1\n  Get u2", "line 1: Negate has one input, 2 are given"),
         ("Get u1\nGet u2", "line 1: 2 plans stand where one is expected"),

@@ -153,7 +153,7 @@ def test_a_line_is_split_at_blanks_but_not_inside_quotes_or_brackets() -> None:
 def test_arguments_and_flags_are_asked_for_once_and_what_is_left_is_refused() -> None:
     words = split_words('peek id=7 name="a b" loud')
     assert (words.name, words.one("id"), words.get("name"), words.get("ts")) == ("peek", "7", "a b", None)
-    with pytest.raises(LocalProtocolError, match="peek does not take loud"):
+    with pytest.raises(LocalProtocolError, match=r"peek does not take loud; there are id=, name=, ts="):
         words.expect_all_used()
     assert words.flag("loud")
     words.expect_all_used()

@@ -389,7 +389,13 @@ def test_further_connections_have_names_and_readers_have_no_epoch(tmp_path: Path
         assert carry_out(run, "allow-writes id=1")[0].startswith("error: invalid-stage")
         assert carry_out(run, "on conn=main") == ["ok"]
         assert carry_out(run, "schedule id=1") == ["ok"]
-        assert carry_out(run, "on conn=x") == ["error: bad-message: no connection is called 'x'"]
+        unknown = "error: bad-message: no connection is called 'x'; there are main, r"
+        assert carry_out(run, "on conn=x") == [unknown]
+        again = "error: bad-message: a connection called 'r' is open: disconnect it"
+        assert carry_out(run, "connect as=r") == [again]
+        assert carry_out(run, "on conn=r") == carry_out(run, "disconnect") == ["ok"]
+        assert carry_out(run, "disconnect")[0].startswith("error: bad-message: no connection is called 'r'")
+        assert carry_out(run, "connect as=r") == ["ok"]
         hellos = [command for command in replica.heard if isinstance(command, Hello)]
         assert (hellos[1].kind, hellos[1].nonce, hellos[1].epoch) == ("reader", "n", 0)
 
@@ -481,23 +487,69 @@ def test_synthetic_rows_fit_any_schema(tmp_path: Path) -> None:
         ),
         ("write-rows shard=s ts=-1", ["1 a"], "error: bad-message: ts=-1 is no u64"),
         ("write-rows shard=s", ["1 a"], "error: bad-message: write-rows needs ts="),
-        ("write-rows shard=s ts=0", ["1 a x 1.5"], "error: bad-message: '1.5' is no multiplicity"),
+        ("write-rows shard=s ts=0", ["1 a x 1.5"], "error: bad-message: row 1: '1.5' is no multiplicity"),
         (
             "define-schema name=x",
             ["a money"],
-            "error: invalid-plan: type 'money' is not known; there are "
+            "error: invalid-plan: line 1: type 'money' is not known; there are "
             + ", ".join(type_.value for type_ in ColumnType),
         ),
-        ("define-schema name=x", ["a"], "error: bad-message: expected `column type [nullable]`, not 'a'"),
+        (
+            "define-schema name=x",
+            ["a bigint", "a"],
+            "error: bad-message: line 2: expected `column type [nullable]`, not 'a'",
+        ),
+        (
+            "write-rows shard=s ts=0",
+            ["1 a", '2 "b'],
+            "error: bad-message: row 2: quote is missing in '2 \"b'",
+        ),
         (
             "peekk id=1",
             [],
-            "error: bad-message: no directive is called 'peekk'; there are " + ", ".join(sorted(DIRECTIVES)),
+            "error: bad-message: no directive is called 'peekk'; did you mean peek?",
+        ),
+        (
+            "hop id=1",
+            [],
+            "error: bad-message: no directive is called 'hop'; there are " + ", ".join(DIRECTIVES),
         ),
         ("quiet ms=1", ["body"], "error: bad-message: quiet has no body"),
-        ("sleep ms=0 loudly", [], "error: bad-message: sleep does not take loudly"),
-        ("create-instance", ["x u64 -1"], "error: bad-message: -1 is no u64"),
-        ("create-instance", ["x u64"], "error: bad-message: expected `name type value`, not 'x u64'"),
+        ("explain ref=x", ["body"], "error: bad-message: explain has no body beside ref="),
+        ("send-raw hex=00", ["{}"], "error: bad-message: send-raw has no body beside hex="),
+        ("sleep ms=0 loudly", [], "error: bad-message: sleep does not take loudly; there are ms="),
+        ("disconnect id=1", [], "error: bad-message: disconnect does not take id="),
+        (
+            "await-frontier id=1 ts=1 allow-timeout=1",
+            [],
+            "error: bad-message: await-frontier does not take allow-timeout=; did you mean allow-timeout?",
+        ),
+        ("peek id=1 ts=0 lmit=3", [], "error: bad-message: peek does not take lmit=; did you mean limit=?"),
+        ("quiet ms=1 kind=peeks", [], "error: bad-message: kind=peeks: did you mean peek?"),
+        ("peek id=1 ts=x", [], "error: bad-message: ts=x is no u64"),
+        (
+            "peek id=1 ts=0 filter=(#0 > )",
+            [],
+            "error: invalid-plan: filter=: expected an expression at the end of '#0 >'",
+        ),
+        (
+            'peek id=1 ts=0 keys=[(1, "a" b)]',
+            [],
+            "error: invalid-plan: keys=: expected , at 'b)]' of '[(1, \"a\" b)]'",
+        ),
+        ("create-instance", ["x u64 1", "x u64 -1"], "error: bad-message: line 2: -1 is no u64"),
+        ("create-instance", ["x u46 1"], "error: bad-message: line 1: type u46: did you mean u64?"),
+        ("create-instance", ["x u64"], "error: bad-message: line 1: expected `name type value`, not 'x u64'"),
+        (
+            "explain",
+            ["import source=1000 shrd=s upper=1"],
+            "error: bad-message: line 1: import needs shard=, not shrd=",
+        ),
+        (
+            "explain",
+            ["import source=1000 shard=s upper=1", "build id=2", "  Getx u1"],
+            "error: invalid-plan: line 3: no operator is called 'Getx'; did you mean Get?",
+        ),
         (
             "create-dataflow as-of=0 optimize",
             [],

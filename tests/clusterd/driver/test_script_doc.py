@@ -33,6 +33,33 @@ def test_the_page_names_no_directive_and_no_operator_that_is_not_there() -> None
     assert sorted(named) == sorted([*DIRECTIVES, *OPERATORS])
 
 
+_READS = {"keys", "map", "filter", "order-by", "offset", "limit", "project", "schema", "name", "uuid"}
+
+
+@pytest.mark.parametrize("name", DIRECTIVES)
+def test_the_page_and_the_driver_say_the_same_of_what_a_directive_takes(name: str) -> None:
+    rows = [line.replace("\\|", "\0").split("|") for line in PAGE.splitlines() if line.startswith("| `")]
+    (cell,) = (row[2].replace("\0", "|") for row in rows if f"`{name}`" in row[1])
+    directive = DIRECTIVES[name]
+    shown = {}
+    for item in " ".join(re.findall("`([^`]+)`", re.sub("body `[^`]+`", "", cell))).split():
+        match = re.fullmatch(r"(\[?)([a-z-]+)(=?)([a-z|-]*).*", item)
+        if match is not None and (match[1] or match[3]):
+            choices = match[4] if "|" in match[4] else ""
+            shown[match[2]] = (not match[1], not match[3], choices)
+    given = {a.name: (a.required, a.flag, "|".join(a.choices)) for a in directive.arguments.values()}
+    reads = "peek" in cell or "see below" in cell
+    if directive.instead:  # "a body, or `ref=`"
+        shown[directive.instead] = (False, False, "")
+    if reads:
+        paragraph = PAGE.split("**Reads**")[1].split("\n\n")[0]
+        below = set(re.findall(r"`\[?([a-z-]+)=", paragraph)) | set(re.findall(r" \[?([a-z-]+)=", paragraph))
+        assert below - {"ts", "timeout-secs"} == _READS
+        given = {n: a for n, a in given.items() if n in shown or n not in below | {"id"}}
+    assert shown == given
+    assert ("body" in cell) == bool(directive.body)
+
+
 def test_what_the_page_shows_of_every_operator_is_read() -> None:
     rows = [
         re.split(r"(?<!\\)\|", line) for line in PAGE.split("## Plans")[1].splitlines() if line[:1] == "|"
