@@ -32,7 +32,7 @@ from typing import Any, Final
 
 from shm_arrangements import failpoints
 from shm_arrangements.directory import opening_error, too_many
-from shm_arrangements.errors import FormatMismatch, InvariantViolation, RegistryFull, ShmExhausted
+from shm_arrangements.errors import InvariantViolation, RegistryFull, ShmExhausted
 from shm_arrangements.names import SHM_DIRECTORY
 
 SLICE_BYTES: Final = 512 << 10  # reserved at once: a third of a millisecond, and a signal loses little of it
@@ -74,7 +74,7 @@ class _Block(shared_memory.SharedMemory):
         try:
             self._size = self.reserved = os.fstat(fd).st_size
             if self._size == 0:
-                raise FormatMismatch("segment of no bytes", name=name)
+                raise FileNotFoundError(errno.ENOENT, "segment is not made yet", name)
             self._mmap = mmap.mmap(fd, self._size, mmap.MAP_SHARED, mmap.PROT_READ, **_MAP_OPTIONS)
         except OSError as error:
             if error.errno == errno.ENOMEM:
@@ -290,7 +290,7 @@ def create(name: str, nbytes: int, *, deferred: bool = False) -> WritableSegment
 def attach(name: str) -> Segment:
     """Map an existing segment read-only.
 
-    Raises: FileNotFoundError if the name is gone; FormatMismatch if it has no bytes; RegistryFull at 90 % of
+    Raises: FileNotFoundError if the name is gone, or has no space yet; RegistryFull at 90 % of
     the descriptor limit or when the process may have no further mapping.
     """
     return Segment(name, _Block(name))
