@@ -1,7 +1,8 @@
 """Catalog: which parts a shard has and how far it is sealed; one row of it decides who appended.
 
 A SQLite database with a rollback journal. An append is one transaction: the shard's row gets its new upper
-where the old one is the expected one and, if that changed the row, the part is listed. The write lock
+where the old one is the expected one and, if that changed the row, the part is listed, and positions of what
+was loaded (positions.py) are set with it. The write lock
 makes appends take turns, so of two with the same expectation exactly one changes the row. The commit is the
 removal of the journal, and that is also what a watcher of the directory is told (tail.py): there is no
 moment at which an append is committed and its notice still owed. `synchronous=EXTRA` puts that removal on
@@ -16,9 +17,10 @@ Does not: write or remove parts, wait for news.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -40,6 +42,8 @@ CREATE TABLE part (seq INTEGER PRIMARY KEY, file TEXT NOT NULL UNIQUE, min_time 
     max_time TEXT NOT NULL, rows INTEGER NOT NULL, nbytes INTEGER NOT NULL);
 CREATE INDEX part_by_time ON part (max_time);
 """
+# Apart, for shards made before there were positions: the first one makes the table.
+_POSITIONS = "CREATE TABLE IF NOT EXISTS position (name TEXT PRIMARY KEY, position TEXT NOT NULL)"
 
 
 class ShardState(msgspec.Struct, frozen=True):
@@ -127,8 +131,22 @@ class Catalog:
             ).fetchone()
         return parts, rows, nbytes
 
-    def compare_and_append(self, expected: Frontier, new: Frontier, part: PartInfo | None) -> Frontier:
-        """Move upper from `expected` to `new` and list `part`, in one step, or do nothing.
+    def positions(self) -> dict[str, str]:
+        """What `compare_and_append` was told, by name."""
+        with self._reading():
+            if not self._db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'position'").fetchall():
+                return {}
+            return dict(self._db.execute("SELECT name, position FROM position"))
+
+    def compare_and_append(
+        self,
+        expected: Frontier,
+        new: Frontier,
+        parts: Sequence[PartInfo],
+        positions: Mapping[str, str | None] = MappingProxyType({}),
+    ) -> Frontier:
+        """Move upper from `expected` to `new`, list `parts` and set `positions` (None: forget that name), in
+        one step, or do nothing.
 
         Returns the upper found; the append took place exactly if that is `expected`.
         """
@@ -139,11 +157,18 @@ class Catalog:
             if not changed:
                 (found,) = self._db.execute("SELECT upper FROM shard").fetchone()
                 return _frontier(found)
-            if part is not None:
+            for part in parts:
                 self._db.execute(
                     "INSERT INTO part (file, min_time, max_time, rows, nbytes) VALUES (?, ?, ?, ?, ?)",
                     (part.file, _time_text(part.min_time), _time_text(part.max_time), part.rows, part.nbytes),
                 )
+            if positions:
+                self._db.execute(_POSITIONS)
+            for name, position in positions.items():
+                if position is None:
+                    self._db.execute("DELETE FROM position WHERE name = ?", (name,))
+                else:
+                    self._db.execute("INSERT OR REPLACE INTO position VALUES (?, ?)", (name, position))
         return expected
 
     def advance_since(self, since: Frontier) -> Frontier:

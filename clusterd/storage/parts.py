@@ -1,8 +1,9 @@
 """Parts: the immutable files that hold a shard's updates, as Arrow IPC, read by mapping them.
 
 A part is the updates of one append: the shard's columns, then `time` (uint64) and `diff` (int64), in record
-batches of at most `BATCH_ROWS`, sorted by time, so that an interval of times is a slice of each batch and
-nothing outside it is touched. A part gets its name only when it is whole and on the disk. Until the
+batches of at most `BATCH_ROWS`, each sorted by time, so that an interval of times is a slice of each batch
+and nothing outside it is touched. Errors of a collection are parts too, told by their names, of one column
+of text. A part gets its name only when it is whole and on the disk. Until the
 catalog lists it the writer holds an flock on it: a sweep takes what it can lock, so it takes what a dead
 writer left and never what a living one is about to commit.
 
@@ -16,7 +17,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -27,14 +28,22 @@ from clusterd.storage.data_dir import sync_directory
 from controller_proto.errors import Refusal
 from shm_arrangements.types import ColumnSpec
 from shm_arrangements.updates import Updates
+from shm_arrangements.writer import ERRS_SCHEMA
 
-__all__ = ["PREFIX", "PartInfo", "WrittenPart", "read_part", "sort_by_time", "write_part"]
+__all__ = [
+    "BATCH_ROWS", "ERRORS", "ERROR_SPECS", "PREFIXES", "ROWS", "PartInfo", "PartWriter", "WrittenPart",
+    "read_part", "sort_by_time", "write_part",
+]  # fmt: skip
 
-PREFIX = "part-"
+ROWS: Final = "part-"
+ERRORS: Final = "errs-"
+PREFIXES: Final = (ROWS, ERRORS)
+ERROR_SPECS: Final = ERRS_SCHEMA.columns
 _TEMPORARY = ".writing"
 _FORMAT_KEY = b"clusterd.part"
 _FORMAT = b"1"
 BATCH_ROWS = 65_536  # one block of the dataflow layer
+_SYNC_BYTES = 4 << 20  # written between two syncs of a long part: none of them waits for much
 
 
 class PartInfo(msgspec.Struct, frozen=True):
@@ -45,6 +54,10 @@ class PartInfo(msgspec.Struct, frozen=True):
     max_time: int
     rows: int
     nbytes: int
+
+    @property
+    def is_errors(self) -> bool:
+        return self.file.startswith(ERRORS)
 
 
 class WrittenPart:
@@ -74,33 +87,77 @@ def sort_by_time(updates: Updates) -> Updates:
     return updates.take(np.argsort(times, kind="stable"))
 
 
-def write_part(directory: Path, specs: tuple[ColumnSpec, ...], updates: Updates) -> WrittenPart:
+class PartWriter:
+    """A part that is written piece by piece. Ends with `finish` or `abandon`.
+
+    kind: `ROWS`, whose columns are `specs`, or `ERRORS`, which has `ERROR_SPECS`.
+    """
+
+    def __init__(self, directory: Path, specs: tuple[ColumnSpec, ...], kind: str = ROWS) -> None:
+        self._directory = directory
+        self._specs = specs
+        self._schema = _part_schema(specs)
+        self._kind = kind
+        self._token = secrets.token_hex(8)
+        self._temporary, self._fd = _create(directory / f"{kind}{self._token}.arrow")
+        self._file = os.fdopen(os.dup(self._fd), "wb")
+        self._writer: Any = pa.ipc.new_file(self._file, self._schema)
+        self._synced = self._rows = 0
+        self._least: int | None = None
+        self._most = 0
+
+    def add(self, updates: Updates) -> None:
+        """At most `BATCH_ROWS` updates, at least one, sorted by time."""
+        times = updates.times
+        arrays = [column_to_arrow(s, column) for s, column in zip(self._specs, updates.columns, strict=True)]
+        arrays += [pa.array(times), pa.array(updates.diffs)]
+        self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))
+        least = int(times[0])
+        self._least = least if self._least is None else min(self._least, least)
+        self._most = max(self._most, int(times[-1]))
+        self._rows += len(times)
+        if self._file.tell() - self._synced >= _SYNC_BYTES:
+            self._synced = self._file.tell()
+            self._file.flush()
+            os.fdatasync(self._fd)
+
+    def finish(self) -> WrittenPart:
+        """Put the whole, with at least one update, on the disk under its name."""
+        assert self._least is not None
+        path = self._directory / f"{self._kind}{self._least:020d}-{self._token}.arrow"
+        try:
+            self._writer.close()
+            self._file.close()
+            os.fsync(self._fd)
+            size = os.fstat(self._fd).st_size
+            self._temporary.rename(path)
+            sync_directory(self._directory)
+        except BaseException:
+            self.abandon()
+            raise
+        return WrittenPart(PartInfo(path.name, self._least, self._most, self._rows, size), path, self._fd)
+
+    def abandon(self) -> None:
+        """Remove what there is of it."""
+        self._temporary.unlink(missing_ok=True)
+        self._file.close()
+        os.close(self._fd)
+
+
+def write_part(
+    directory: Path, specs: tuple[ColumnSpec, ...], updates: Updates, kind: str = ROWS
+) -> WrittenPart:
     """Write `updates`, at least one and sorted by time, to a new part in `directory`, and put it on the
     disk.
     """
-    times = updates.times
-    path = directory / f"{PREFIX}{int(times[0]):020d}-{secrets.token_hex(8)}.arrow"
-    temporary, fd = _create(path)
+    writer = PartWriter(directory, specs, kind)
     try:
-        with os.fdopen(os.dup(fd), "wb") as file:
-            schema = _part_schema(specs)
-            with pa.ipc.new_file(file, schema) as writer:
-                for start in range(0, len(times), BATCH_ROWS):
-                    piece = updates.slice(start, min(start + BATCH_ROWS, len(times)))
-                    arrays = [
-                        column_to_arrow(s, column) for s, column in zip(specs, piece.columns, strict=True)
-                    ]
-                    arrays += [pa.array(piece.times), pa.array(piece.diffs)]
-                    writer.write_batch(pa.record_batch(arrays, schema=schema))
-        os.fsync(fd)
-        size = os.fstat(fd).st_size
-        temporary.rename(path)
-        sync_directory(directory)
+        for start in range(0, len(updates), BATCH_ROWS):
+            writer.add(updates.slice(start, min(start + BATCH_ROWS, len(updates))))
     except BaseException:
-        temporary.unlink(missing_ok=True)
-        os.close(fd)
+        writer.abandon()
         raise
-    return WrittenPart(PartInfo(path.name, int(times[0]), int(times[-1]), len(times), size), path, fd)
+    return writer.finish()
 
 
 def _create(path: Path) -> tuple[Path, int]:

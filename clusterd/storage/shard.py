@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
 from clusterd.convert import column_specs, type_name_of
 from clusterd.storage import catalog, parts
+from clusterd.storage.appending import Appending
 from clusterd.storage.catalog import Catalog
 from controller_proto.errors import Refusal
 from controller_proto.schema import Schema
@@ -61,12 +63,24 @@ class Shard:
         """Earliest time still told apart, as of now. Never regresses."""
         return self._catalog.state().since
 
-    def append(self, updates: Updates, expected_upper: Frontier, new_upper: Frontier) -> None:
+    @property
+    def positions(self) -> dict[str, str]:
+        """What appends said to remember, by name; as of now."""
+        return self._catalog.positions()
+
+    def append(
+        self,
+        updates: Updates,
+        expected_upper: Frontier,
+        new_upper: Frontier,
+        *,
+        positions: Mapping[str, str | None] = MappingProxyType({}),
+    ) -> None:
         """Add `updates`, with times in [expected_upper, new_upper), and seal up to `new_upper`: all or
         nothing.
 
-        No updates just seal; an empty `new_upper` ends the shard. When this returns the append is on the
-        disk. Raises Refusal: `upper-mismatch` if the shard's upper is another one (naming both), or if a
+        No updates just seal; an empty `new_upper` ends the shard. `positions` are remembered with it, by
+        name; None forgets one. When this returns the append is on the disk. Raises Refusal: `upper-mismatch` if the shard's upper is another one (naming both), or if a
         time lies outside the interval; `schema-mismatch` naming the column.
         """
         self._check_columns(updates)
@@ -75,12 +89,12 @@ class Shard:
         if found != expected_upper:  # before the work; the catalog's row has the last word
             raise self._mismatch(expected_upper, found)
         if not len(updates):
-            self._commit(expected_upper, new_upper, None)
+            self._commit(expected_upper, new_upper, (), positions)
             return
         part = parts.write_part(self.directory, self.specs, parts.sort_by_time(updates))
         try:
             failpoints.hit("shard.part-written")
-            self._commit(expected_upper, new_upper, part.info)
+            self._commit(expected_upper, new_upper, (part.info,), positions)
         except Refusal:
             part.discard()
             raise
@@ -88,10 +102,20 @@ class Shard:
             part.release()  # of any other failure nobody knows whether it was committed: a sweep can tell
         failpoints.hit("shard.catalog-committed")
 
-    def _commit(self, expected: Frontier, new: Frontier, part: parts.PartInfo | None) -> None:
-        found = self._catalog.compare_and_append(expected, new, part)
+    def _commit(
+        self,
+        expected: Frontier,
+        new: Frontier,
+        written: Sequence[parts.PartInfo],
+        positions: Mapping[str, str | None] = MappingProxyType({}),
+    ) -> None:
+        found = self._catalog.compare_and_append(expected, new, written, positions)
         if found != expected:
             raise self._mismatch(expected, found)
+
+    def begin(self) -> Appending:
+        """An append of rows and errors, piece by piece (appending.py)."""
+        return Appending(self.directory, self.specs, self._commit)
 
     def _mismatch(self, expected: Frontier, found: Frontier) -> Refusal:
         return Refusal(
@@ -131,7 +155,7 @@ class Shard:
             raise Refusal("upper-mismatch", f"time {most} is not before the new upper {upper}")
 
     def read(self, lower: int, upper: Frontier, *, block_rows: int) -> Iterator[Updates]:
-        """The updates with lower <= time < upper, in blocks of at most `block_rows`, not consolidated.
+        """The rows' updates with lower <= time < upper, in blocks of at most `block_rows`, not consolidated.
 
         `upper` is not beyond the shard's. Small parts are put together, up to `block_rows`; what fills a
         block alone is a view of the mapped file.
@@ -139,16 +163,27 @@ class Shard:
         found = self.upper
         if found.precedes(upper):
             raise ValueError(f"shard {self.name!r} is sealed up to {found}, not up to {upper}")
-        return self._blocks(self._catalog.parts(lower, upper), lower, upper, block_rows)
+        infos = [info for info in self._catalog.parts(lower, upper) if not info.is_errors]
+        return self._blocks(infos, self.specs, lower, upper, block_rows)
+
+    def read_errors(self, lower: int, upper: Frontier, *, block_rows: int) -> Iterator[Updates]:
+        """As `read`, of the errors in data: one column of text, `code: message`."""
+        infos = [info for info in self._catalog.parts(lower, upper) if info.is_errors]
+        return self._blocks(infos, parts.ERROR_SPECS, lower, upper, block_rows)
 
     def _blocks(
-        self, infos: list[parts.PartInfo], lower: int, upper: Frontier, block_rows: int
+        self,
+        infos: list[parts.PartInfo],
+        specs: tuple[ColumnSpec, ...],
+        lower: int,
+        upper: Frontier,
+        block_rows: int,
     ) -> Iterator[Updates]:
         end = None if upper.is_empty else upper.time
         held: list[Updates] = []
         room = block_rows
         for info in infos:
-            for piece in parts.read_part(self.directory / info.file, self.specs, lower, end):
+            for piece in parts.read_part(self.directory / info.file, specs, lower, end):
                 start = 0
                 while len(piece) - start >= room:
                     yield Updates.concat([*held, piece.slice(start, start + room)])
@@ -168,7 +203,9 @@ class Shard:
         """Remove the parts that no catalog lists and no living writer holds. Returns their names."""
         removed = []
         listed = self._catalog.files()
-        for path in sorted(self.directory.glob(f"{parts.PREFIX}*")):
+        for path in sorted(self.directory.iterdir()):
+            if not path.name.startswith(parts.PREFIXES):
+                continue
             if path.name in listed:
                 continue
             try:

@@ -1,0 +1,74 @@
+"""Appending: an append to a shard of rows and errors, written piece by piece, committed as one.
+
+Pieces are rows with times, or errors of the collection. Each kind is one part, written as the pieces come; a
+long one goes to the disk meanwhile, so that no step waits for all of it. Nothing shows until `commit`, which
+is one transaction of the catalog, as of any append: all of it, or nothing, if somebody else was faster.
+
+Does not: check times or columns against the shard (its writer made them for it); read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from clusterd.storage import parts
+from controller_proto.errors import Refusal
+from shm_arrangements.frontier import Frontier
+from shm_arrangements.types import ColumnSpec
+from shm_arrangements.updates import Updates
+
+__all__ = ["Appending"]
+
+Commit = Callable[[Frontier, Frontier, Sequence[parts.PartInfo]], None]
+
+
+class Appending:
+    """Ends with `commit` or `abandon`. commit: moves the upper and lists parts, or raises Refusal."""
+
+    def __init__(self, directory: Path, specs: tuple[ColumnSpec, ...], commit: Commit) -> None:
+        self._directory = directory
+        self._specs = specs
+        self._commit = commit
+        self._writers: dict[str, parts.PartWriter] = {}
+
+    def add(self, updates: Updates) -> None:
+        """Rows, at most `BATCH_ROWS` of them, with the shard's columns, in any order."""
+        self._add(parts.ROWS, self._specs, updates)
+
+    def add_errors(self, updates: Updates) -> None:
+        """Errors, one column of text."""
+        self._add(parts.ERRORS, parts.ERROR_SPECS, updates)
+
+    def commit(self, expected_upper: Frontier, new_upper: Frontier) -> None:
+        """Seal up to `new_upper` with what was added, which lies in [expected_upper, new_upper).
+
+        Raises Refusal(`upper-mismatch`) if the shard's upper is another one; nothing is left then.
+        """
+        written: list[parts.WrittenPart] = []
+        try:
+            while self._writers:
+                written.append(self._writers.popitem()[1].finish())
+            self._commit(expected_upper, new_upper, [part.info for part in written])
+        except Refusal:
+            for part in written:
+                part.discard()
+            raise
+        finally:
+            for part in written:
+                part.release()  # of any other failure a sweep can tell what became of it
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Remove what was added. No effect after `commit`."""
+        for writer in self._writers.values():
+            writer.abandon()
+        self._writers.clear()
+
+    def _add(self, kind: str, specs: tuple[ColumnSpec, ...], updates: Updates) -> None:
+        if not len(updates):
+            return
+        writer = self._writers.get(kind)
+        if writer is None:
+            writer = self._writers[kind] = parts.PartWriter(self._directory, specs, kind)
+        writer.add(parts.sort_by_time(updates))
