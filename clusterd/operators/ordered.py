@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from clusterd.operators.growable import Growable
 from clusterd.operators.kernels import steps as steps_kernels
 from clusterd.operators.kernels import treap, windows
+from clusterd.operators.kernels.ahead import AHEAD
 from clusterd.operators.row_table import Partials, RowTable, count_holders
 from clusterd.operators.time_steps import Steps, Work, by_digit, pausing, pieces
 from shm_arrangements.columns import Column
@@ -78,6 +79,7 @@ class OrderedRows:
         self.table = RowTable(spec, grouped=True)
         lanes = len(spec.kinds)
         self._flips = np.array([0, *(flips if flips is not None else [0] * lanes)], np.uint8)
+        self._inverting: Words = np.where(self._flips != 0, ~np.uint64(0), np.uint64(0))
         self._root = Growable(np.int32, fill=-1)
         self._start()
         self._steps: Steps | None = None
@@ -221,7 +223,7 @@ class OrderedRows:
         state = np.zeros(treap.STATE_SIZE, np.int64)
         fault_rows, fault_times, fault_words = fault_arrays()
         rows, times, diffs = np.empty(block, np.int64), np.empty(block, np.uint64), np.empty(block, np.int64)
-        ahead = np.empty((windows.AHEAD, 3), np.int64)
+        ahead = np.empty((AHEAD, 3), np.int64)
         if grows:
             self._evicted.grow(self.table.capacity)
         t = self.table
@@ -287,6 +289,8 @@ class OrderedRows:
         """
         table, slots = self.table, self.partials.slots.take(piece)
         lanes = table.lanes.take(slots, axis=0)
+        if self._flips.any():
+            lanes ^= self._inverting
         if first is not None:
             lanes[:, 0] = first
         spec = RowSpec(((ColumnType.INT64, False), *table.spec.types))  # the group is a lane before the row's

@@ -65,7 +65,7 @@ def _pull(tree: Any, spans: Any, below: Any, node: Any) -> Any:
 @inner
 def _rotate_up(tree: Any, spans: Any, below: Any, root: Any, group: Any, node: Any) -> None:
     """Put `node` in the place of its parent."""
-    parent = rotate(tree, root, group, node)
+    parent, _ = rotate(tree, root, group, node)
     _pull(tree, spans, below, parent)
     _pull(tree, spans, below, node)
 

@@ -111,7 +111,10 @@ def replace_child(nodes: Any, root: Any, group: Any, parent: Any, old: Any, new:
 
 @inner
 def rotate(nodes: Any, root: Any, group: Any, node: Any) -> Any:
-    """Put `node` in the place of its parent, which is returned; what is summed up is the caller's to mend."""
+    """Put `node` in the place of its parent; what is summed up is the caller's to mend.
+
+    Returns that parent, and its new child that was the node's, or -1.
+    """
     parent = np.int64(nodes[node, PARENT])
     near, far = (LEFT, RIGHT) if nodes[parent, LEFT] == node else (RIGHT, LEFT)
     between = np.int64(nodes[node, far])
@@ -121,15 +124,16 @@ def rotate(nodes: Any, root: Any, group: Any, node: Any) -> Any:
     nodes[parent, near] = between
     if between >= 0:
         nodes[between, PARENT] = parent
-    return parent
+    return parent, between
 
 
 @inner
 def _rotate_up(nodes: Any, root: Any, group: Any, node: Any) -> None:
     """Put `node` in the place of its parent."""
-    parent = rotate(nodes, root, group, node)
-    nodes[node, BELOW] = nodes[parent, BELOW]
-    sum_below(nodes, parent)
+    whole, mine = nodes[nodes[node, PARENT], BELOW], nodes[node, BELOW]
+    parent, between = rotate(nodes, root, group, node)
+    nodes[node, BELOW] = whole
+    nodes[parent, BELOW] = whole - mine + below(nodes, between)  # its other child is not looked at
 
 
 @inner
@@ -252,7 +256,7 @@ def position(nodes: Any, node: Any) -> Any:
     parent = nodes[node, PARENT]
     while parent >= 0:
         if nodes[parent, RIGHT] == node:
-            before += nodes[parent, OWN] + below(nodes, nodes[parent, LEFT])
+            before += nodes[parent, BELOW] - nodes[node, BELOW]
         node = parent
         parent = nodes[node, PARENT]
         visited += 1

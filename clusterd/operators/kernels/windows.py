@@ -5,8 +5,8 @@ moves the rows behind it, so the change is the copies themselves and the rows th
 window. It takes a group at a time, and in it the times as they ascend. It stops at a budget and goes on where
 it stopped.
 
-A group that is new is built in one walk over its rows, if they come in order. Else what a change will walk is
-asked for some changes ahead, all at once: it is the wait for memory that walking a tree costs.
+A group that is new is built in one walk over its rows, if they come in order. Else what changes will walk is
+asked for ahead (ahead.py).
 
 Of groups that only grow, what falls behind the window leaves its tree and is no row any more: it cannot come
 back. So a tree holds no more copies than its window needs.
@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from clusterd.operators.kernels.ahead import AHEAD, look_for_edges, look_for_rows
 from clusterd.operators.kernels.treap import (
     EMITTED,
     EVICTED,
     FAULTS,
     FLUSHED,
-    KEY,
     LEFT,
     LOOKED,
     MARK,
@@ -69,7 +69,6 @@ from shm_arrangements.kernels.jit import (
 # columns of the bounds of groups: the window is [OFFSET, END); where CODE is not 0 there is an error instead
 OFFSET, END, CODE = 0, 1, 2
 
-AHEAD = 16  # changes whose memory is asked for at once: about as many misses as a core has under way
 _MOST_BUILT = 16_384  # rows of a group built without a pause: some ms
 
 
@@ -88,18 +87,21 @@ def _note(nodes: Any, touched: Any, state: Any, node: Any, change: Any) -> None:
 
 @inner
 def _note_range(
-    nodes: Any, root: Any, group: Any, skipped: Any, start: Any, end: Any, sign: Any,
+    nodes: Any, root: Any, group: Any, skipped: Any, at: Any, start: Any, end: Any, sign: Any,
     touched: Any, state: Any,
 ) -> int:  # fmt: skip
-    """Note sign x the rows at positions [start, end) of the group, not counting the copies of `skipped`."""
-    own, at = nodes[skipped, OWN], np.int64(0)
-    if own > 0:
-        at, _ = position(nodes, skipped)
-        # Positions are of the sequence without `skipped`; those behind it stand `own` further on.
-        if start >= at:
-            start += own
-        if end > at:
-            end += own
+    """Note sign x the rows at positions [start, end) of the group, not counting the copies of `skipped`.
+
+    `skipped` stands at position `at`.
+    """
+    if start >= end:
+        return 0
+    own = nodes[skipped, OWN]
+    # Positions are of the sequence without `skipped`; those behind it stand `own` further on.
+    if start >= at:
+        start += own
+    if end > at:
+        end += own
     end = min(end, below(nodes, np.int64(root[group])))
     if start >= end:
         return 0
@@ -165,17 +167,17 @@ def _note_copies(
     a1, b1 = max(offset - new, before), max(end - new, before)
     visited = 0
     if b0 <= a1 or b1 <= a0:
-        visited += _note_range(nodes, root, group, node, a0, b0, -1, touched, state)
-        visited += _note_range(nodes, root, group, node, a1, b1, 1, touched, state)
+        visited += _note_range(nodes, root, group, node, before, a0, b0, -1, touched, state)
+        visited += _note_range(nodes, root, group, node, before, a1, b1, 1, touched, state)
     else:
         if a0 < a1:
-            visited += _note_range(nodes, root, group, node, a0, a1, -1, touched, state)
+            visited += _note_range(nodes, root, group, node, before, a0, a1, -1, touched, state)
         else:
-            visited += _note_range(nodes, root, group, node, a1, a0, 1, touched, state)
+            visited += _note_range(nodes, root, group, node, before, a1, a0, 1, touched, state)
         if b0 < b1:
-            visited += _note_range(nodes, root, group, node, b0, b1, 1, touched, state)
+            visited += _note_range(nodes, root, group, node, before, b0, b1, 1, touched, state)
         else:
-            visited += _note_range(nodes, root, group, node, b1, b0, -1, touched, state)
+            visited += _note_range(nodes, root, group, node, before, b1, b0, -1, touched, state)
     return visited
 
 
@@ -220,50 +222,6 @@ def _evict(
         s_words[last, 1] = _ZERO
         evicted[state[EVICTED]] = last
         state[EVICTED] += 1
-
-
-@inner
-def _look_ahead(
-    order: Any, p_slot: Any, p_time: Any, p_words: Any, lanes: Any, kinds: Any, flips: Any,
-    s_words: Any, nodes: Any, root: Any, ahead: Any, state: Any,
-) -> None:  # fmt: skip
-    """Walk what the next changes will walk, in step, unless that is done; it is a guess, and does nothing.
-
-    ahead: (AHEAD, 3) where each is, the key of a row that is to be found its place, or that it has one.
-    """
-    start = state[POSITION]
-    if start < state[LOOKED]:
-        return
-    m = min(AHEAD, order.shape[0] - start)
-    state[LOOKED] = start + m
-    for i in range(m):
-        p = order[start + i]
-        ahead[i, 0] = p_slot[p]
-        ahead[i, 1] = np.int64(p_words[p, 0] ^ p_time[p])
-    for i in range(m):
-        row = ahead[i, 0]
-        ahead[i, 2] = np.int64(lanes[row, 0] ^ s_words[row, 0]) ^ nodes[row, OWN]
-    for i in range(m):
-        row = ahead[i, 0]
-        if nodes[row, OWN] > 0:
-            ahead[i, 2] = 1
-        else:
-            ahead[i, 0] = root[np.int64(lanes[row, 0])]
-            ahead[i, 1] = order_key(lanes, kinds, flips, row)
-            ahead[i, 2] = 0
-    going = m
-    while going > 0:
-        going = 0
-        for i in range(m):
-            at = ahead[i, 0]
-            if at >= 0:
-                if ahead[i, 2] != 0:
-                    ahead[i, 0] = nodes[at, PARENT]
-                elif ahead[i, 1] < nodes[at, KEY]:
-                    ahead[i, 0] = nodes[at, LEFT]
-                else:
-                    ahead[i, 0] = nodes[at, RIGHT]
-                going += 1
 
 
 @inner
@@ -377,7 +335,13 @@ def top_k(
             return 1
         if state[VISITED] >= stop or state[FAULTS] + 2 > fault_rows.shape[0]:
             return 0
-        _look_ahead(order, p_slot, p_time, p_words, lanes, kinds, flips, s_words, nodes, root, ahead, state)
+        if k >= state[LOOKED]:
+            state[LOOKED] = min(k + AHEAD, n)
+            look_for_rows(
+                order, k, state[LOOKED], p_slot, p_time, p_words, lanes, kinds, flips, s_words, nodes, root,
+                ahead,
+            )  # fmt: skip
+            look_for_edges(order, k, state[LOOKED], p_slot, bounds, END, lanes, nodes, root, ahead)
         p = order[k]
         row = p_slot[p]
         group = np.int64(lanes[row, 0])
