@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 
 from clusterd.driver.driver import carry_out
-from clusterd.driver.run import MODES, Outcome, Target, launched, run_file, write_junit
+from clusterd.driver.junit import write_junit
+from clusterd.driver.run import MODES, Outcome, Target, launched, run_file
 from clusterd.driver.state import Skip
 from clusterd.launcher import LaunchError
 

@@ -37,15 +37,24 @@ class ScriptError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stanza:
-    """One directive. head: its lines as they stand, with comments among them; line_number of the first."""
+    """One directive. head: its lines as they stand, with comments among them; line_number of the first.
+
+    enclosed: whether its output stands between two rules, which it may without need.
+    """
 
     line_number: int
     head: tuple[str, ...]
     expected: tuple[str, ...]
+    enclosed: bool = False
 
     @property
     def directive(self) -> str:
         return self.head[0]
+
+    @property
+    def expected_line_number(self) -> int:
+        """Of the first line of the output."""
+        return self.line_number + len(self.head) + 1 + self.enclosed
 
     @property
     def body(self) -> tuple[str, ...]:
@@ -110,7 +119,7 @@ def _stanza(lines: Sequence[str], start: int) -> tuple[Stanza, int]:
             if at >= len(lines):
                 raise ScriptError(f"no second {_RULE} {_RULE} ends this output", first)
             at += 1
-        return Stanza(start + 1, head, tuple(lines[first:at])), at + 2
+        return Stanza(start + 1, head, tuple(lines[first:at]), enclosed=True), at + 2
     first = at
     while at < len(lines) and lines[at].strip():
         at += 1
@@ -118,7 +127,10 @@ def _stanza(lines: Sequence[str], start: int) -> tuple[Stanza, int]:
 
 
 def render_script(script: Script, outputs: Mapping[int, Sequence[str]] | None = None) -> str:
-    """The text of `script`; `outputs`, by line number of a stanza, replace what was expected of it."""
+    """The text of `script`; `outputs`, by line number of a stanza, replace what was expected of it.
+
+    Without any, or with those that were expected, it is the text that was read.
+    """
     outputs = outputs or {}
     lines: list[str] = []
     for item in script.items:
@@ -127,7 +139,8 @@ def render_script(script: Script, outputs: Mapping[int, Sequence[str]] | None = 
             continue
         lines += [*item.head, _RULE]
         output = list(outputs.get(item.line_number, item.expected))
-        if any(not line.strip() for line in output) or output[:1] == [_RULE]:
+        kept = item.enclosed and output == list(item.expected)
+        if kept or any(not line.strip() for line in output) or output[:1] == [_RULE]:
             lines += [_RULE, *output, _RULE, _RULE]
         else:
             lines += output

@@ -16,11 +16,13 @@ from clusterd.driver.directive import Directive
 from clusterd.driver.reads import error_line
 from clusterd.driver.reasons import reasons
 from clusterd.driver.state import Run
-from controller_proto.errors import LocalProtocolError, ProtocolError
+from controller_proto.errors import Disconnected, LocalProtocolError, ProtocolError
 from controller_proto.script import split_words
 from controller_proto.suggest import did_you_mean
 
-__all__ = ["DIRECTIVES", "carry_out"]
+__all__ = ["DIRECTIVES", "VIOLATION", "carry_out"]
+
+VIOLATION = "violation: "  # begins a line of output that no file may expect
 
 DIRECTIVES: Mapping[str, Directive] = {
     **instance.DIRECTIVES,
@@ -33,17 +35,19 @@ DIRECTIVES: Mapping[str, Directive] = {
 
 
 def carry_out(run: Run, line: str, body: Sequence[str] = ()) -> list[str]:
-    """Carry out one directive, and return its output. Raises Skip."""
+    """Carry out one directive, and return its output; `run.hint` is the hint of its error. Raises Skip."""
+    run.hint = ""
     try:
         output = _carry_out(run, line, body)
     except ProtocolError as error:
         output = [error_line(error)]
+        run.hint = error.message if isinstance(error, Disconnected) else error.hint
     except TimeoutError:
         output = [": ".join(["error: timeout", *reasons(run, line)])]
     except OSError as error:
         output = [f"error: {error}"]
     violations = [each for session in run.sessions.values() for each in session.take_violations()]
-    return [*output, *(f"violation: {each}" for each in violations)]
+    return [*output, *(VIOLATION + each for each in violations)]
 
 
 def _carry_out(run: Run, line: str, body: Sequence[str]) -> list[str]:

@@ -48,7 +48,8 @@ def kill(run: Run, words: Words, body: Sequence[str]) -> list[str]:
 
 def await_exit(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     try:
-        run.ended = run.launched().wait(run.wait_s(words))
+        with run.interrupts.may_strike():
+            run.ended = run.launched().wait(run.wait_s(words))
     except subprocess.TimeoutExpired:
         raise TimeoutError from None
     return [f"exit {run.ended}"]
@@ -85,7 +86,9 @@ def send_raw(run: Run, words: Words, body: Sequence[str]) -> list[str]:
 
 
 def sleep(run: Run, words: Words, body: Sequence[str]) -> list[str]:
-    time.sleep(parse_u64(words.one("ms"), "ms") / 1000)
+    duration_s = parse_u64(words.one("ms"), "ms") / 1000
+    with run.interrupts.may_strike():
+        time.sleep(duration_s)
     return OK
 
 

@@ -42,18 +42,27 @@ def _answer(started: Started, timeout_s: float) -> PeekResponse:
     return session.answers[uuid]
 
 
+def _read(started: Started, timeout_s: float) -> PeekResponse:
+    """Send it and wait; who does not wait any longer for it does not want it."""
+    try:
+        started.session.do(started.peek, timeout_s)
+        return _answer(started, timeout_s)
+    except KeyboardInterrupt:
+        started.awaited = True
+        started.session.send(c.CancelPeek(0, uuid=started.peek.uuid))
+        raise
+
+
 def peek(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     timeout_s = run.wait_s(words)
     started = _start(run, words, words.get("name"))
-    started.session.do(started.peek, timeout_s)
-    return answer_lines(_answer(started, timeout_s), columns_of(started.peek, started.index))
+    return answer_lines(_read(started, timeout_s), columns_of(started.peek, started.index))
 
 
 def count(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     timeout_s = run.wait_s(words)
     started = _start(run, words, words.get("name"), counted=True)
-    started.session.do(started.peek, timeout_s)
-    return answer_count(_answer(started, timeout_s))
+    return answer_count(_read(started, timeout_s))
 
 
 def start_peek(run: Run, words: Words, body: Sequence[str]) -> list[str]:

@@ -1,23 +1,24 @@
 """Running files: each script against a fresh replica and fresh storage, its outputs held against it.
 
 A stanza that differs does not stop the file, since what follows tells more. At the end the replica is
-stopped, and must go as it should: with status 0, unless the script itself has ended it.
+stopped, and must go as it should: with status 0, unless the script itself has ended it. A rewrite puts in
+what came, but for violations: a broken promise of the protocol is nothing that a file may expect.
 
-Does not: print (driver_cli.py does), know any directive.
+Does not: print (driver_cli.py does), know any directive, write JUnit's XML (junit.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from xml.etree import ElementTree
 
-from clusterd.driver.driver import carry_out
+from clusterd.driver.driver import VIOLATION, carry_out
 from clusterd.driver.state import Run, Skip
 from clusterd.exit_codes import STOPPED
 from clusterd.functions import FunctionsError, load_functions
@@ -25,10 +26,11 @@ from clusterd.launcher import LaunchError, launch
 from clusterd.storage.store import Store
 from controller_proto.script import Script, ScriptError, Stanza, parse_script, render_script
 
-__all__ = ["MODES", "Outcome", "Target", "launched", "run_file", "write_junit"]
+__all__ = ["MODES", "Outcome", "ReplicaFailed", "Target", "launched", "run_file"]
 
 MODES = ("solo", "two-runtime")
 _STDERR_SHOWN = 4_000
+_HUNK = re.compile(r"([-+])(\d+)(?=[, ])")  # where a hunk begins, on either side
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,32 +71,42 @@ def run_file(path: Path, target: Target, *, rewrite: bool = False) -> Outcome:
     text = path.read_text()
     try:
         script = parse_script(text)
-        outputs = _run(script, target)
+        outputs, hints = _run(script, target)
     except Skip as reason:
         return Outcome(path, target.mode, "skip", time.monotonic() - start, str(reason))
     except (ScriptError, LaunchError, FunctionsError, ReplicaFailed) as error:
         return Outcome(path, target.mode, "fail", time.monotonic() - start, f"{path}: {error}")
     seconds = time.monotonic() - start
+    rewritten = ""
     if rewrite:
-        new = render_script(script, outputs)
-        if new == text:
-            return Outcome(path, target.mode, "pass", seconds)
-        path.write_text(new)
-        return Outcome(path, target.mode, "pass", seconds, f"{path}: rewritten")
+        new = render_script(script, {number: _expectable(output) for number, output in outputs.items()})
+        script = parse_script(new)
+        outputs = dict(zip((s.line_number for s in script.stanzas), outputs.values(), strict=True))
+        if new != text:
+            path.write_text(new)
+            rewritten = f"{path}: rewritten"
     diffs = tuple(
-        _diff(path, stanza, outputs[stanza.line_number])
+        _diff(path, stanza, outputs[stanza.line_number], hints.get(stanza.line_number, ""))
         for stanza in script.stanzas
         if outputs[stanza.line_number] != list(stanza.expected)
     )
-    return Outcome(path, target.mode, "fail" if diffs else "pass", seconds, "".join(diffs), diffs)
+    status = "fail" if diffs else "pass"
+    return Outcome(path, target.mode, status, seconds, "".join(diffs) or rewritten, diffs)
 
 
-def _run(script: Script, target: Target) -> dict[int, list[str]]:
-    """The output of each stanza, by its line number."""
+def _expectable(output: list[str]) -> list[str]:
+    return [line for line in output if not line.startswith(VIOLATION)]
+
+
+def _run(script: Script, target: Target) -> tuple[dict[int, list[str]], dict[int, str]]:
+    """The output of each stanza, and the hints of errors, by its line number."""
+    outputs: dict[int, list[str]] = {}
+    hints: dict[int, str] = {}
     with launched(target) as run:
-        return {
-            stanza.line_number: carry_out(run, stanza.directive, stanza.body) for stanza in script.stanzas
-        }
+        for stanza in script.stanzas:
+            outputs[stanza.line_number] = carry_out(run, stanza.directive, stanza.body)
+            hints[stanza.line_number] = run.hint
+    return outputs, hints
 
 
 class ReplicaFailed(Exception):
@@ -102,9 +114,10 @@ class ReplicaFailed(Exception):
 
 
 @contextmanager
-def launched(target: Target) -> Iterator[Run]:
+def launched(target: Target, *, detach: bool = False) -> Iterator[Run]:
     """What a script needs: a connection's address, a store, and, unless `target` names one, a fresh replica.
 
+    detach: a ^C meant for us does not reach the replica.
     Raises LaunchError; ReplicaFailed if the replica, told to stop, ends otherwise.
     """
     if target.functions:
@@ -133,6 +146,7 @@ def launched(target: Target) -> Iterator[Run]:
             interactive_workers=target.interactive_workers,
             functions=target.functions,
             test_hooks=True,
+            detach=detach,
         )
         run = Run(
             replica.address,
@@ -153,27 +167,11 @@ def launched(target: Target) -> Iterator[Run]:
             )
 
 
-def _diff(path: Path, stanza: Stanza, actual: list[str]) -> str:
-    lines = difflib.unified_diff(stanza.expected, actual, "expected", "actual", lineterm="")
-    return "\n".join([f"{path}:{stanza.line_number}: {stanza.directive}", *lines, ""])
-
-
-def write_junit(path: Path, outcomes: list[Outcome]) -> None:
-    """Write the outcomes in the form that CI systems read."""
-    suite = ElementTree.Element(
-        "testsuite",
-        name="scripts",
-        tests=str(len(outcomes)),
-        failures=str(sum(o.status == "fail" for o in outcomes)),
-        skipped=str(sum(o.status == "skip" for o in outcomes)),
-        time=f"{sum(o.seconds for o in outcomes):.3f}",
-    )
-    for outcome in outcomes:
-        name = f"{outcome.file.stem}[{outcome.mode}]"
-        case = ElementTree.SubElement(
-            suite, "testcase", classname=str(outcome.file.parent), name=name, time=f"{outcome.seconds:.3f}"
-        )
-        if outcome.status != "pass":
-            tag = "failure" if outcome.status == "fail" else "skipped"
-            ElementTree.SubElement(case, tag, message=outcome.status).text = outcome.details
-    ElementTree.ElementTree(suite).write(path, encoding="unicode", xml_declaration=True)
+def _diff(path: Path, stanza: Stanza, actual: list[str], hint: str) -> str:
+    """A unified diff whose line numbers are those of the file."""
+    before = stanza.expected_line_number - 1
+    lines = [f"{path}:{stanza.line_number}: {stanza.directive}"]
+    for line in difflib.unified_diff(stanza.expected, actual, "expected", "actual", lineterm=""):
+        in_file = line.startswith("@@")
+        lines.append(_HUNK.sub(lambda at: f"{at[1]}{int(at[2]) + before}", line) if in_file else line)
+    return "\n".join([*lines, *([f"hint: {hint}"] if hint else []), ""])

@@ -10,9 +10,11 @@ Does not: know any directive, retry.
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable
 
+from clusterd.driver.interrupts import Interrupts
 from clusterd.driver.streams import Stream
 from controller_proto.client import WireClient
 from controller_proto.command import CancelPeek, Command, InitializationComplete, Peek, Schedule, Sync
@@ -39,9 +41,10 @@ FRONTIER_KINDS = ("write", "input", "output")
 class Session:
     """A connection after its hello. `arrived`: everything that came, in order."""
 
-    def __init__(self, wire: WireClient, kind: str) -> None:
+    def __init__(self, wire: WireClient, kind: str, interrupts: Interrupts) -> None:
         self.wire = wire
         self.kind = kind
+        self.interrupts = interrupts
         self.frontiers: dict[GlobalId, dict[str, WireFrontier]] = {}
         self.as_of: dict[GlobalId, int] = {}
         self.answers: dict[str, PeekResponse] = {}
@@ -56,9 +59,10 @@ class Session:
         self._cancelled: set[str] = set()
         self._refused: dict[int, Refused] = {}
         self._synced: set[int] = set()
+        self._given_up: set[int] = set()  # what nobody waits for any more: its refusal breaks no promise
 
     @classmethod
-    def open(cls, address: str, *, kind: str, nonce: str, epoch: int) -> Session:
+    def open(cls, address: str, *, kind: str, nonce: str, epoch: int, interrupts: Interrupts) -> Session:
         """Connect and say hello. Raises OSError, LocalProtocolError."""
         wire = WireClient.connect(address)
         try:
@@ -66,7 +70,7 @@ class Session:
         except BaseException:
             wire.close()
             raise
-        return cls(wire, kind)
+        return cls(wire, kind, interrupts)
 
     def close(self) -> None:
         self.wire.close()
@@ -95,19 +99,24 @@ class Session:
         seq = self.send(command)
         if sync:
             barrier = self.send(Sync(0))
-            self.wait(lambda: barrier in self._synced or barrier in self._refused, timeout_s)
+            try:
+                self.wait(lambda: barrier in self._synced or barrier in self._refused, timeout_s)
+            except (TimeoutError, KeyboardInterrupt):
+                self._given_up |= {seq, barrier}
+                raise
             refused = self._refused.pop(seq, None) or self._refused.pop(barrier, None)
             if refused is not None:
                 raise Refusal(refused.code, refused.message, refused.hint)
 
     def wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        """Take in what arrives until `condition` holds. Raises TimeoutError, Disconnected."""
+        """Take in what arrives until `condition` holds. Raises TimeoutError, Disconnected; KeyboardInterrupt,
+        which does no harm.
+        """
         deadline = time.monotonic() + timeout_s
         while not condition():
             left = deadline - time.monotonic()
             if not self.take_one(max(left, 0.0)):
                 raise TimeoutError
-        return
 
     def listen(self, duration_s: float) -> None:
         """Take in what arrives in this time. Raises Disconnected."""
@@ -119,8 +128,13 @@ class Session:
         """Take in the next response; False if none came in time. Raises Disconnected."""
         if self.over is not None:
             raise self.over
+        deadline = time.monotonic() + timeout_s
         try:
-            response = self.wire.recv(timeout_s)
+            while (response := self.wire.recv(0.0)) is None and (left := deadline - time.monotonic()) > 0:
+                poll = select.poll()
+                poll.register(self.wire.fileno(), select.POLLIN)
+                with self.interrupts.may_strike():
+                    poll.poll(left * 1000)
         except Disconnected as error:
             self.over = error
             raise
@@ -137,11 +151,11 @@ class Session:
                     self.violations += self.streams[id].take(response)
                 else:
                     self.violations.append(f"{id} tells something and is no subscription")
-            case Refused(seq):
+            case Refused(seq) if seq not in self._given_up:
                 self._refused[seq] = response
             case Synced(seq):
                 self._synced.add(seq)
-            case Closing():
+            case Refused() | Closing():
                 pass
         return True
 

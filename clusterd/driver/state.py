@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from clusterd.driver.interrupts import Interrupts
 from clusterd.driver.session import Session
 from clusterd.storage.store import Store
 from controller_proto.command import Command, Peek
@@ -74,6 +75,7 @@ class Run:
         self.workers = workers
         self.timeout_s = timeout_s
         self.kind = kind
+        self.interrupts = Interrupts()
         self.sessions: dict[str, Session] = {}
         self.on = "main"  # the connection in use
         self.config: dict[str, Any] = {}  # of the last create-instance
@@ -82,6 +84,7 @@ class Run:
         self.dataflows: dict[str, DataflowText] = {}
         self.started: dict[str, Started] = {}
         self.last: Started | None = None
+        self.hint = ""  # what to do about the error of the last directive, if something is known
         self.ended: int | None = None  # exit status of the replica, once the script has awaited it
         self.uuids = count(1)
         self.names = count(1)
@@ -104,7 +107,7 @@ class Run:
         if epoch is None:
             epoch = next(self._epochs) if kind == "controller" else 0
         nonce = nonce or f"driver-{next(self._nonces)}"
-        session = Session.open(self.address, kind=kind, nonce=nonce, epoch=epoch)
+        session = Session.open(self.address, kind=kind, nonce=nonce, epoch=epoch, interrupts=self.interrupts)
         session.served_by = _SERVES.get(self.mode or "", "")
         self.sessions[name] = session
 

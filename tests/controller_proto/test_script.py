@@ -136,7 +136,17 @@ def test_any_text_is_a_script_that_renders_as_itself_or_an_error(text: str) -> N
         script = parse_script(text)
     except ScriptError:
         return
-    assert parse_script(render_script(script)) == script
+    assert render_script(script) == text
+    assert render_script(script, {s.line_number: s.expected for s in script.stanzas}) == text
+
+
+def test_an_output_that_is_enclosed_without_need_stays_so_until_it_changes() -> None:
+    text = "# c\n\na\n----\n----\nok\n----\n----\n\n# d\n"
+    script = parse_script(text)
+    (stanza,) = script.stanzas
+    assert (stanza.expected, stanza.expected_line_number) == (("ok",), 6)
+    assert render_script(script, {3: ["ok"]}) == text
+    assert render_script(script, {3: ["no"]}) == "# c\n\na\n----\nno\n\n# d\n"
 
 
 def test_a_line_is_split_at_blanks_but_not_inside_quotes_or_brackets() -> None:

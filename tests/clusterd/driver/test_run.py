@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from clusterd.driver.run import Outcome, Target, run_file, write_junit
+from clusterd.driver.junit import write_junit
+from clusterd.driver.run import Outcome, Target, run_file
 from clusterd.driver_cli import main
 from controller_proto.command import Command, Peek
 from controller_proto.response import PeekError, PeekResponse, Response
@@ -55,11 +56,64 @@ def test_a_difference_is_shown_with_its_line_and_a_rewrite_mends_it(tmp_path: Pa
     with fake_replica(tmp_path / "socket", _react) as replica:
         outcome = run_file(file, Target(replica.address))
         assert outcome.status == "fail"
-        assert f"{file}:11: peek id=1 ts=0" in outcome.details
-        assert "-1 2\n+error: unknown-id: u1 is not known" in outcome.details
-        assert run_file(file, Target(replica.address), rewrite=True).status == "pass"
+        assert outcome.details.splitlines() == [
+            f"{file}:11: peek id=1 ts=0",
+            "--- expected",
+            "+++ actual",
+            "@@ -13 +13 @@",
+            "-1 2",
+            "+error: unknown-id: u1 is not known",
+        ]
+        assert run_file(file, Target(replica.address), rewrite=True).details == f"{file}: rewritten"
         assert file.read_text() == SCRIPT.format(answer="error: unknown-id: u1 is not known")
         assert run_file(file, Target(replica.address)).status == "pass"
+
+
+def test_a_rewrite_keeps_comments_and_blank_lines_and_a_second_one_changes_nothing(tmp_path: Path) -> None:
+    text = (
+        "\n# before\n\n\n"
+        "create-instance\n# in the body\n  max_result_bytes u64 1000\n----\n{0}\n"
+        "# not a comment: it is output{1}\n\n# between\n\n"
+        "initialization-complete\n----\n----\n{0}\n----\n----\n\n \n"
+        "peek id=1 ts=0\n----\n{2}\n"
+        "quiet ms=0\n----\n{0}\n# the end"
+    )
+    file = tmp_path / "a.spec"
+    file.write_text(text.format("no", "", ""))
+    with fake_replica(tmp_path / "socket", _react) as replica:
+        assert run_file(file, Target(replica.address), rewrite=True).status == "pass"
+        rewritten = file.read_text()
+        expected = text.replace("\n# not a comment: it is output{1}", "").replace("{0}\n# the end", "{0}")
+        expected = expected.replace("----\n----\n{0}\n----\n----", "----\n{0}")
+        assert rewritten == expected.format("ok", "", "error: unknown-id: u1 is not known\n")
+        file.chmod(0o400)
+        outcome = run_file(file, Target(replica.address), rewrite=True)
+        assert (outcome.status, outcome.details) == ("pass", "")
+        assert file.read_text() == rewritten
+
+
+def test_a_rewrite_does_not_touch_a_passing_file_however_it_is_laid_out(tmp_path: Path) -> None:
+    file = tmp_path / "a.spec"
+    text = "#\n\ncreate-instance\n----\n----\nok\n----\n----\n# right behind\nquiet ms=0\n----\nok\n\n\n#"
+    file.write_text(text)
+    before = file.stat().st_mtime_ns
+    with fake_replica(tmp_path / "socket", _react) as replica:
+        outcome = run_file(file, Target(replica.address), rewrite=True)
+    assert (outcome.status, outcome.details) == ("pass", "")
+    assert (file.read_text(), file.stat().st_mtime_ns) == (text, before)
+
+
+def test_a_rewrite_leaves_violations_out_and_fails(tmp_path: Path) -> None:
+    def react(command: Command) -> list[Response]:
+        return [*_react(command), *_react(command)]
+
+    file = _write(tmp_path / "a.spec", "1 2")
+    with fake_replica(tmp_path / "socket", react) as replica:
+        outcome = run_file(file, Target(replica.address), rewrite=True)
+    assert outcome.status == "fail"
+    assert "+violation: a second answer to peek p1" in outcome.details
+    assert "violation" not in file.read_text()
+    assert "error: unknown-id: u1 is not known" in file.read_text()
 
 
 def test_a_file_that_requires_another_mode_is_skipped(tmp_path: Path) -> None:
@@ -86,7 +140,7 @@ def test_the_command_line_runs_files_and_writes_junit(tmp_path: Path) -> None:
         result = CliRunner().invoke(main, arguments)
         assert result.exit_code == 1
         assert result.output.startswith("pass")
-        suite = ElementTree.parse(junit).getroot()
+        (suite,) = ElementTree.parse(junit).getroot()
         assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
         assert (
             CliRunner()
@@ -129,8 +183,17 @@ def test_exec_prints_the_output_and_fails_on_an_error(command: str, status: int,
 def test_junit_tells_failures_from_skips(tmp_path: Path) -> None:
     path = tmp_path / "junit.xml"
     outcomes = [
-        Outcome(tmp_path / f"{status}.spec", "solo", status, 1.5) for status in ("pass", "fail", "skip")
+        Outcome(tmp_path / f"{status}.spec", "solo", status, 1.5, 'a: <b> & "c"\n\x1b[1m\udc80\u00e9')
+        for status in ("pass", "fail", "skip")
     ]
-    write_junit(path, outcomes)
-    cases = ElementTree.parse(path).getroot().findall("testcase")
-    assert [[child.tag for child in case] for case in cases] == [[], ["failure"], ["skipped"]]
+    write_junit(path, [*outcomes, Outcome(tmp_path / "x.spec", "", "pass", 0.25)])
+    root = ElementTree.parse(path).getroot()
+    (suite,) = root
+    assert (root.tag, suite.tag) == ("testsuites", "testsuite")
+    counts = {"tests": "4", "failures": "1", "errors": "0", "skipped": "1", "time": "4.750"}
+    assert {name: suite.get(name) for name in counts} == counts
+    assert [case.get("name") for case in suite] == ["pass[solo]", "fail[solo]", "skip[solo]", "x"]
+    assert all(case.get("classname") == str(tmp_path) for case in suite)
+    assert [[child.tag for child in case] for case in suite] == [[], ["failure"], ["skipped"], []]
+    failure = suite[1][0]
+    assert (failure.get("message"), failure.text) == ('a: <b> & "c"', 'a: <b> & "c"\n\\x1b[1m\\udc80\u00e9')
