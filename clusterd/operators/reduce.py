@@ -1,7 +1,7 @@
 """Reduce: one row a group, its key and its aggregates, kept up to date by the changes alone.
 
 A block that is pushed is added at once to the round's partials, by (group, time); nothing of it is kept. At
-the end of the round the partials are walked once, as steps that ascend in time: each gives what is known of
+the end of the round the partials are walked once, as steps, of a group by time: each gives what is known of
 the group before and after, and where the row that this stands for differs, the old one is retracted and the
 new one inserted at that time. So many times in one interval are one compiled pass, and no group is read that
 did not change.

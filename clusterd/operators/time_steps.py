@@ -1,9 +1,11 @@
-"""Steps: what a round changes, ascending in time; and how work over a whole round is cut into pieces.
+"""Steps: what a round changes, of each group ascending in time; and how work over a whole round is cut.
 
 A round gathers partials by (row, time). When it has all, those of the groups are put in the order of time:
-these are its steps, which every kind of aggregate walks together, many times in one pass. A hydration has
-millions of them, so everything that looks at all of them does so a piece at a time (R11): such work is a
-generator that yields between its pieces and returns its result.
+these are its steps, which every kind of aggregate walks together, many times in one pass. Where they are
+many, groups that are near in memory stay together, each with all of its times: nothing asks for more, and a
+walk in the order of time alone would find each group at random. A hydration has millions of steps, so what
+looks at all of them does so a piece at a time (R11): such work is a generator that yields between its pieces
+and returns its result.
 
 Does not: know what a partial adds (row_table.py gathers them), or judge one.
 """
@@ -106,7 +108,7 @@ class _Gathered(Protocol):
 
 
 class Steps:
-    """What a round changes: steps (group, time), ascending in time; `groups` (n,) slots, `times` (n,).
+    """What a round changes: steps (group, time), of a group ascending in time; `groups` (n,), `times` (n,).
 
     order: (n,) the partial that each step is. Made by `of`.
     """
@@ -120,6 +122,9 @@ class Steps:
         """The steps of a round that has gathered all of the groups' partials."""
         n = len(partials)
         order = yield from time_order(partials.times[:n])
+        if n > PIECE_ROWS and partials.times[order[0]] != partials.times[order[-1]]:
+            slots = partials.slots[:n]
+            order, _ = yield from by_digit(slots.view(np.uint64), int(slots.max()) + 1, order)
         groups, times = np.empty(n, np.int64), np.empty(n, np.uint64)
         for lo, hi in pieces(n):
             if lo:
