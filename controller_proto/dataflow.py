@@ -42,11 +42,12 @@ class IndexImport(msgspec.Struct, frozen=True):
 
 
 class Export(msgspec.Struct, frozen=True):
-    """kind: `index` (key: columns of `on`), `subscribe`; `materialized-view`, `copy-to` are refused by name.
+    """kind: `index` (key: columns of `on`), `subscribe`, `materialized-view`; `copy-to` is refused by name.
 
     `schema` is the schema of `on`; the owner checks it against the plan. A subscription tells the session the
     changes of `on`: from what is there at `as_of` on, or, without `snapshot`, what comes after; up to `up_to`
-    if it is given.
+    if it is given. A materialized view is written into `shard`, whose schema `schema` is: that of `on`, but
+    for names and what may be NULL. Its `key` is what peeks of it select by.
     """
 
     id: GlobalId
@@ -56,6 +57,7 @@ class Export(msgspec.Struct, frozen=True):
     key: tuple[int, ...] = ()
     snapshot: bool = True
     up_to: U64 | None = None
+    shard: str = ""
 
 
 class DataflowHeader(msgspec.Struct, frozen=True):

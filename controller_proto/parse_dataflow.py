@@ -27,7 +27,7 @@ from controller_proto.parse_expr import parse_columns
 from controller_proto.parse_plan import plan_of, tree
 from controller_proto.plan import Plan
 from controller_proto.print_plan import print_plan
-from controller_proto.schema import Column, ColumnType, Schema
+from controller_proto.schema import Column, ColumnType, Schema, distinct_names
 from controller_proto.script import Words, split_words
 from controller_proto.tokens import Tokens
 from controller_proto.typing_rules import plan_schema
@@ -51,7 +51,7 @@ class SourceText(msgspec.Struct, frozen=True):
 
 class ExportText(msgspec.Struct, frozen=True):
     """`export index=ID on=ID key=[...]`, or `export kind=KIND sink=ID on=ID`, with `up-to=` and
-    `snapshot=false` for a subscription.
+    `snapshot=false` for a subscription, `shard=`, `key=[...]` and `schema=` for a materialized view.
     """
 
     kind: str
@@ -60,6 +60,8 @@ class ExportText(msgspec.Struct, frozen=True):
     key: tuple[int, ...] = ()
     snapshot: bool = True
     up_to: int | None = None
+    shard: str = ""
+    schema: str = ""
 
 
 class DataflowText(msgspec.Struct, frozen=True):
@@ -140,11 +142,15 @@ def _export(words: Words) -> ExportText:
         words.get("schema")
         frontier = () if up_to is None else parse_frontier(up_to)
         return ExportText(kind, id, on, (), snapshot == "true", frontier[0] if frontier else None)
-    for name in ("shard", "schema", "uri", "format"):
+    key_text = words.get("key")
+    key = () if key_text is None else parse_key(key_text)
+    if kind == "materialized-view":
+        shard, schema = words.one("shard"), words.get("schema") or ""
+        return ExportText(kind, id, on, key, shard=shard, schema=schema)
+    for name in ("schema", "uri", "format"):
         if kind != "index":
             words.get(name)
-    key = words.get("key")
-    return ExportText(kind, id, on, () if key is None else parse_key(key))
+    return ExportText(kind, id, on, key)
 
 
 def parse_key(text: str) -> tuple[int, ...]:
@@ -161,7 +167,7 @@ def resolve(
     name: str,
     as_of: int,
     until: int | None,
-    schema_of: Callable[[SourceText], Schema],
+    schema_of: Callable[[SourceText | ExportText], Schema],
     indexes: Mapping[GlobalId, Export],
 ) -> tuple[DataflowHeader, DataflowBody]:
     """Header and body as they are sent.
@@ -170,7 +176,8 @@ def resolve(
     cannot be done, since something is wrong, a placeholder is sent: the replica refuses the dataflow, and
     says why.
 
-    indexes: what is known of the indexes that may be imported.
+    schema_of: of a source, and of a view that names a schema. indexes: what is known of the indexes that may
+    be imported.
     """
     readable: dict[GlobalId, Schema] = {}
     for source in text.sources:
@@ -185,7 +192,16 @@ def resolve(
         if schema is not None:
             readable[build.id] = schema
     exports = tuple(
-        Export(e.id, e.kind, e.on, _export_schema(e, readable), e.key, e.snapshot, e.up_to)
+        Export(
+            e.id,
+            e.kind,
+            e.on,
+            schema_of(e) if e.schema else _export_schema(e, readable),
+            e.key,
+            e.snapshot,
+            e.up_to,
+            e.shard,
+        )
         for e in text.exports
     )
     header = DataflowHeader(
@@ -198,7 +214,7 @@ def _export_schema(export: ExportText, readable: Mapping[GlobalId, Schema]) -> S
     """The schema of what is exported; where it is not known, one that lets the plan be judged first."""
     found = readable.get(export.on)
     if found is not None:
-        return found
+        return distinct_names(found) if export.kind == "materialized-view" else found
     return Schema(tuple(Column(f"c{n}", ColumnType.INT64) for n in range(max(export.key, default=-1) + 1)))
 
 
@@ -222,7 +238,10 @@ def print_dataflow(text: DataflowText) -> list[str]:
     for export in text.exports:
         name = _ID_OF_KIND[export.kind]
         kind = "" if export.kind == "index" else f" kind={export.kind}"
-        key = f" key=[{', '.join(map(str, export.key))}]" if export.kind == "index" else ""
+        has_key = export.kind == "index" or export.key
+        key = f" key=[{', '.join(map(str, export.key))}]" if has_key else ""
+        key += f" shard={export.shard}" if export.shard else ""
+        key += f" schema={export.schema}" if export.schema else ""
         key += "" if export.snapshot else " snapshot=false"
         key += "" if export.up_to is None else f" up-to={export.up_to}"
         lines.append(f"export{kind} {name}={export.id} on={export.on}{key}")

@@ -41,7 +41,8 @@ from controller_proto.jsonb import json_problem
 
 __all__ = [
     "I64", "INTEGERS", "MAX_SCALE", "NUMERIC", "SAMPLE_SCHEMA", "U64", "Column", "ColumnType", "Row",
-    "Scalar", "Schema", "counted", "fits_real", "freeze", "same_type", "scalar_problem", "type_name",
+    "Scalar", "Schema", "counted", "distinct_names", "fits_real", "freeze", "same_type", "scalar_problem",
+    "type_name",
 ]  # fmt: skip
 
 # MessagePack itself ends at 2^64 - 1.
@@ -152,6 +153,25 @@ class Schema(msgspec.Struct, frozen=True):
     @property
     def types(self) -> tuple[ColumnType, ...]:
         return tuple(c.type for c in self.columns)
+
+
+def distinct_names(schema: Schema) -> Schema:
+    """The schema, a number behind each name that another column has before it.
+
+    >>> columns = Column("n", ColumnType.INT64), Column("n", ColumnType.TEXT)
+    >>> [column.name for column in distinct_names(Schema(columns)).columns]
+    ['n', 'n_2']
+    """
+    seen: set[str] = set()
+    columns = []
+    for column in schema.columns:
+        name, number = column.name, 1
+        while name in seen:
+            number += 1
+            name = f"{column.name}_{number}"
+        seen.add(name)
+        columns.append(msgspec.structs.replace(column, name=name))
+    return Schema(tuple(columns))
 
 
 def type_name(column: Column) -> str:

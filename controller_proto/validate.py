@@ -29,7 +29,7 @@ from controller_proto.typing_rules import plan_schema, types_problem
 __all__ = ["check_peek_size", "validate", "validate_header", "validate_peek"]
 
 KINDS = frozenset({"index", "materialized-view", "subscribe", "copy-to"})
-RENDERED_KINDS = frozenset({"index", "subscribe"})
+RENDERED_KINDS = frozenset({"index", "materialized-view", "subscribe"})
 
 
 def validate(
@@ -52,7 +52,7 @@ def validate(
     for export in header.exports:
         if export.on not in readable:
             raise _refuse(f"export {export.id}: on {export.on}, which is no import and no build")
-        problem = types_problem(export.schema, readable[export.on])
+        problem = types_problem(_declared(export, readable[export.on]), readable[export.on])
         if problem is not None:
             raise _refuse(f"export {export.id}: its schema has {problem}")
         if export.id in readable:
@@ -105,11 +105,34 @@ def _validate_exports(header: DataflowHeader) -> None:
             raise _refuse(f"export {export.id}: kind {export.kind} {known}")
         if export.kind == "subscribe":
             _validate_subscription(header, export)
+        if export.kind == "materialized-view":
+            _validate_view(header, export)
         for position in export.key:
             if not 0 <= position < export.schema.arity:
                 raise _refuse(f"export {export.id}: key column #{position} of {export.schema.arity} columns")
         if len(set(export.key)) != len(export.key):
             raise _refuse(f"export {export.id}: key repeats column #{_repeated(export.key)}")
+
+
+def _declared(export: Export, found: Schema) -> Schema:
+    """The schema of an export as it is held to the plan: a view may declare what may be NULL on its own."""
+    if export.kind != "materialized-view" or export.schema.arity != found.arity:
+        return export.schema
+    pairs = zip(export.schema.columns, found.columns, strict=True)
+    return Schema(tuple(msgspec.structs.replace(a, nullable=b.nullable) for a, b in pairs))
+
+
+def _validate_view(header: DataflowHeader, export: Export) -> None:
+    if not export.shard:
+        raise _refuse(f"export {export.id}: a materialized view names the shard that it writes")
+    if export.shard in {source.shard for source in header.source_imports}:
+        raise _refuse(f"export {export.id} writes shard {export.shard!r}, which its dataflow reads")
+    others = {each.shard for each in header.exports if each.id != export.id}
+    if export.shard in others:
+        raise _refuse(f"export {export.id}: two exports write shard {export.shard!r}")
+    names = [column.name for column in export.schema.columns]
+    if len(set(names)) != len(names):
+        raise _refuse(f"export {export.id}: two columns are called {_repeated(names)}")
 
 
 def _validate_subscription(header: DataflowHeader, export: Export) -> None:

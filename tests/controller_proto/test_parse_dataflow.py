@@ -20,6 +20,7 @@ build id=u3001
     Get u7
 export index=u4001 on=u3000 key=[0]
 export kind=subscribe sink=t5 on=u3001
+export kind=materialized-view sink=u4003 on=u3001 key=[0] shard=m schema=narrow
 export index=u4002 on=u7 key=[1, 0]"""
 LINES = TEXT.splitlines()
 
@@ -32,7 +33,7 @@ def test_a_body_is_read_and_printed_as_written() -> None:
 
 
 def test_a_body_resolves_to_what_the_replica_accepts() -> None:
-    text = parse_dataflow([line for line in LINES if "subscribe" not in line])
+    text = parse_dataflow([line for line in LINES if "kind=" not in line])
     header, body = resolve(
         text, name="d", as_of=3, until=None, schema_of=lambda source: SAMPLE_SCHEMA, indexes=INDEXES
     )
@@ -48,6 +49,54 @@ def test_what_cannot_be_typed_is_sent_with_a_placeholder_and_refused_for_what_is
     header, body = resolve(text, name="", as_of=0, until=None, schema_of=lambda s: SAMPLE_SCHEMA, indexes={})
     assert (header.exports[0].on, header.exports[0].key) == ("u1", (0,))
     with pytest.raises(Refusal, match="build u1: Get: u9 is no import"):
+        validate(header, body, {})
+
+
+def test_a_view_has_the_schema_of_what_it_shows_with_names_once_or_the_one_it_names() -> None:
+    text = parse_dataflow(
+        [
+            "import source=1 shard=s upper=1",
+            "build id=2",
+            "  Project (#0, #0)",
+            "    Get u1",
+            "export kind=materialized-view sink=3 on=2 shard=m",
+            "export kind=materialized-view sink=4 on=2 shard=n schema=narrow",
+        ]
+    )
+    number = Column("id", ColumnType.INT64)
+    narrow = Schema((Column("a", ColumnType.INT64, True), Column("b", ColumnType.INT64)))
+    header, body = resolve(
+        text,
+        name="",
+        as_of=0,
+        until=None,
+        schema_of=lambda item: narrow if item.schema else SAMPLE_SCHEMA,
+        indexes={},
+    )
+    assert [export.shard for export in header.exports] == ["m", "n"]
+    assert header.exports[0].schema == Schema((number, Column("id_2", ColumnType.INT64)))
+    assert header.exports[1].schema == narrow
+    validate(header, body, {})
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("export kind=materialized-view sink=3 on=1 shard=s", "writes shard 's', which its dataflow reads"),
+        ("export kind=materialized-view sink=3 on=1 shard=m", "two exports write shard 'm'"),
+        ("export kind=materialized-view sink=3 on=1 shard=n schema=one", "has 1 columns, not 2"),
+        ("export kind=materialized-view sink=3 on=1 shard=n schema=alike", "two columns are called a"),
+    ],
+)
+def test_a_view_that_cannot_be_written_is_refused(line: str, says: str) -> None:
+    a = Column("a", ColumnType.INT64)
+    schemas = {"": SAMPLE_SCHEMA, "one": Schema((a,)), "alike": Schema((a, Column("a", ColumnType.TEXT)))}
+    first = ["import source=1 shard=s upper=1", "export kind=materialized-view sink=2 on=1 shard=m"]
+    text = parse_dataflow([*first, line])
+    header, body = resolve(
+        text, name="", as_of=0, until=None, schema_of=lambda item: schemas[item.schema], indexes={}
+    )
+    with pytest.raises(Refusal, match=says):
         validate(header, body, {})
 
 
