@@ -88,7 +88,7 @@ class _Client:
 
 
 class Endpoint:
-    """The loop, as an object, so that tests can drive it in a thread over real sockets."""
+    """The loop, as an object, so that tests can drive it over real sockets: in a thread, or turn by turn."""
 
     def __init__(self, spec: MuxSpec) -> None:
         self._config = spec.config.mux
@@ -131,20 +131,28 @@ class Endpoint:
 
     def run(self) -> None:
         """Serve until the supervisor says stop, or is gone."""
+        self.start()
+        try:
+            while not self._stopped:
+                self.turn(self._timeout())
+        finally:
+            self.close()
+
+    def start(self) -> None:
+        """Begin to listen to the supervisor and the workers; to clients when all workers are ready."""
         self._listener.setblocking(False)
         self._watch(self._control.fileno(), self._on_control)
         for worker, link in enumerate(self._workers):
             os.set_blocking(link.fd, False)
             self._watch(link.fd, lambda mask, worker=worker: self._on_worker(worker, mask))  # type: ignore[misc]
-        try:
-            while not self._stopped:
-                for fd, mask in self._epoll.poll(self._timeout()):
-                    handler = self._handlers.get(fd)
-                    if handler is not None:
-                        handler(mask)
-                self._finish_turn()
-        finally:
-            self._release()
+
+    def turn(self, timeout_s: float | None) -> None:
+        """Wait for something, up to `timeout_s`; take it in, and do what follows."""
+        for fd, mask in self._epoll.poll(timeout_s):
+            handler = self._handlers.get(fd)
+            if handler is not None:
+                handler(mask)
+        self._finish_turn()
 
     def _timeout(self) -> float | None:
         if self._unhandled:
@@ -156,12 +164,24 @@ class Endpoint:
     def _finish_turn(self) -> None:
         """Frames left over, then what the state machine keeps for links with room, then one write a link.
 
-        A link has room if nothing was stuck on it at the end of the last turn; one that has none waits for
-        EPOLLOUT, or for its release, so that another turn comes.
+        A link has room if nothing was stuck on it when it was last written; one that has none waits for
+        EPOLLOUT, or for its release, so that another turn comes. What has room only after this turn's write
+        is asked for once more, since no other turn may come.
         """
         if self._unhandled:
             for client in list(self._unhandled):
                 self._handle_inbox(client)
+        self._pull()
+        self._flush_touched()
+        self._pull()
+        self._flush_touched()
+        if self._lingering:
+            now = time.monotonic()
+            for client in [client for client, until in self._lingering.items() if until <= now]:
+                self._close_now(client)
+
+    def _pull(self) -> None:
+        """What the state machine keeps, to links that have room."""
         for worker in self._mux.workers_with_notices:
             if self._worker_masks[worker] == _IN and not self._workers[worker].held:
                 for look in self._mux.take_notices(worker):
@@ -170,14 +190,16 @@ class Endpoint:
         if session is not None and self._clients[session].mask == _IN:
             for frontiers in self._mux.take_frontiers():
                 self._queue_client(self._clients[session], encode_message(frontiers))
+        for session in self._mux.sessions_to_fetch:
+            if self._clients[session].mask == _IN:
+                for effect in self._mux.fetch(session):
+                    self._perform[type(effect)](effect)
+
+    def _flush_touched(self) -> None:
         while self._touched:
             link, settle = self._touched.popitem()
             link.flush()
             settle()
-        if self._lingering:
-            now = time.monotonic()
-            for client in [client for client, until in self._lingering.items() if until <= now]:
-                self._close_now(client)
 
     # -- clients
 
@@ -470,7 +492,7 @@ class Endpoint:
         if self._handlers.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
-    def _release(self) -> None:
+    def close(self) -> None:
         """Close everything; answers still queued for clients get one more chance."""
         for client in list(self._clients.values()):
             client.link.flush()

@@ -17,9 +17,9 @@ from controller_proto.dataflow import Export, WireFrontier
 from controller_proto.ids import GlobalId
 
 __all__ = [
-    "Answer", "Applied", "AppliedBy", "Cut", "Declare", "FromWorker", "FrontierReport", "Hook", "Look",
-    "LookAck", "Ready", "Refusal", "Run", "SessionEnd", "SessionStart", "Stop", "SyncDone", "Telling",
-    "ToWorker", "Undeclare",
+    "Answer", "Applied", "AppliedBy", "Cut", "Declare", "Fetch", "FromWorker", "FrontierReport", "Hook",
+    "Look", "LookAck", "Part", "Ready", "Refusal", "Run", "SessionEnd", "SessionStart", "Stashed", "Stop",
+    "SyncDone", "Telling", "ToWorker", "Undeclare",
 ]  # fmt: skip
 
 
@@ -93,6 +93,13 @@ class Cut(msgspec.Struct, frozen=True, tag="cut"):
     incarnation: int
 
 
+class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
+    """Send the next part of a stashed answer; the connection has taken the one before."""
+
+    session: int
+    uuid: str
+
+
 class Hook(msgspec.Struct, frozen=True, tag="hook"):
     """Test hook: arm failpoint `name` with `action` (off, error, exit, pause)."""
 
@@ -105,7 +112,8 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
 
 
 ToWorker = (
-    SessionStart | SessionEnd | Run | Declare | Undeclare | AppliedBy | Look | LookAck | Cut | Hook | Stop
+    SessionStart | SessionEnd | Run | Declare | Undeclare | AppliedBy | Look | LookAck | Cut | Fetch | Hook
+    | Stop
 )  # fmt: skip
 
 
@@ -115,6 +123,21 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):
     """`response` is an encoded wire PeekResponse, passed on undecoded."""
+
+    session: int
+    uuid: str
+    response: msgspec.Raw
+
+
+class Stashed(msgspec.Struct, frozen=True, tag="stashed"):
+    """The answer is too large for one message: it goes out in parts, each when a Fetch asks for it."""
+
+    session: int
+    uuid: str
+
+
+class Part(msgspec.Struct, frozen=True, tag="part"):
+    """`response` is an encoded wire PeekPart. The last of an answer is an Answer instead."""
 
     session: int
     uuid: str
@@ -171,4 +194,4 @@ class Applied(msgspec.Struct, frozen=True, tag="applied"):
     frontier: WireFrontier
 
 
-FromWorker = Ready | Answer | Telling | FrontierReport | Refusal | SyncDone | Look | Applied
+FromWorker = Ready | Answer | Stashed | Part | Telling | FrontierReport | Refusal | SyncDone | Look | Applied

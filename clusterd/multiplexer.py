@@ -8,8 +8,10 @@ queued, capped or delayed here.
 
 Exactly one answer a peek: (session, uuid) stands in `Session.peeks` from the moment it was sent on until the
 first answer takes it out. A collection's frontiers are passed on only from its owner, and only upwards; they
-are kept newest per id until the client has room (`take_frontiers`). A Hello begins a new catalog, which
-replaces the standing one at InitializationComplete: until then nothing that runs changes (P11).
+are kept newest per id until the client has room (`take_frontiers`). A large answer stays with its worker,
+which sends a part when the client has room (`fetch`), one at a time a session, so that no other answer waits
+behind more. A Hello begins a new catalog, which replaces the standing one at InitializationComplete: until
+then nothing that runs changes (P11).
 
 Does not: decode a dataflow's body or any row, touch a descriptor, know how far a worker is.
 """
@@ -131,6 +133,7 @@ class Multiplexer:
         self._held: set[int] = set()
         self._stale_answers = 0
         self._reconciled: dict[str, int] = {}
+        self._to_fetch: dict[int, None] = {}  # sessions
         self._commands: dict[type, Callable[[Session, Any, bytes], Effects]] = {
             Peek: self._on_peek,
             CancelPeek: self._on_cancel,
@@ -147,6 +150,8 @@ class Multiplexer:
         }
         self._reports: dict[type, Callable[[int, Any], Effects]] = {
             internal.Answer: self._on_answer,
+            internal.Stashed: self._on_stashed,
+            internal.Part: self._on_part,
             internal.Telling: self._on_telling,
             internal.FrontierReport: self._on_frontier_report,
             internal.Look: self._on_look,
@@ -198,6 +203,18 @@ class Multiplexer:
         pending = self._controller.frontiers
         self._controller.frontiers = {}
         return [Frontiers(entry.id, *news) for entry, news in pending.items()]
+
+    @property
+    def sessions_to_fetch(self) -> list[int]:
+        """The sessions for which `fetch` has something."""
+        return list(self._to_fetch)
+
+    def fetch(self, session: int) -> Effects:
+        """Have the next part of a large answer sent. Call when the client has room."""
+        del self._to_fetch[session]
+        peeks = self._sessions[session]
+        uuid = peeks.fetch()
+        return [Tell((peeks.peeks[uuid].worker,), internal.Fetch(session, uuid))]
 
     def statistics(self) -> MuxStatistics:
         sessions = self._sessions.values()
@@ -439,6 +456,7 @@ class Multiplexer:
     def _end(self, session: Session) -> Effects:
         """The session is over: its peeks are forgotten; a controller's dataflows run on."""
         del self._sessions[session.number]
+        self._to_fetch.pop(session.number, None)
         session.machine.close()
         workers = {pending.worker for pending in session.peeks.values()}
         for pending in session.peeks.values():
@@ -468,9 +486,31 @@ class Multiplexer:
         if session is None or pending is None or pending.worker != worker:
             self._stale_answers += 1  # of a session that is over, or a second one
             return []
-        del session.peeks[answer.uuid]
+        session.answered(answer.uuid)
+        self._note_fetch(session)
         self._lose(pending)
         return [Pass(answer.session, answer.response)]
+
+    def _on_stashed(self, worker: int, stashed: internal.Stashed) -> Effects:
+        session = self._sessions.get(stashed.session)
+        if session is not None and stashed.uuid in session.peeks:
+            session.stashed[stashed.uuid] = None
+            self._note_fetch(session)
+        return []
+
+    def _on_part(self, worker: int, part: internal.Part) -> Effects:
+        session = self._sessions.get(part.session)
+        if session is None or session.fetching != part.uuid:
+            return []  # of a session that is over
+        session.fetching = None
+        self._note_fetch(session)
+        return [Pass(part.session, part.response)]
+
+    def _note_fetch(self, session: Session) -> None:
+        if session.may_fetch:
+            self._to_fetch[session.number] = None
+        else:
+            self._to_fetch.pop(session.number, None)
 
     def _on_telling(self, worker: int, telling: internal.Telling) -> Effects:
         session, entry = self._subscription(telling.session, telling.id)

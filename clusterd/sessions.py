@@ -41,18 +41,22 @@ class Pending:
 class Session:
     """One client connection. `frontiers`: newest of each collection, not yet taken by the client.
 
+    stashed: peeks whose answers wait at their workers, the next to fetch a part of first; `fetching`: the one
+    of which a part is under way.
     catalog: what a controller declared. subscriptions: what a reader did; it reads what stands.
     """
 
     __slots__ = (
-        "_syncs", "catalog", "config", "frontiers", "machine", "number", "peeks", "subscriptions",
-        "unvalidated",
+        "_syncs", "catalog", "config", "fetching", "frontiers", "machine", "number", "peeks", "stashed",
+        "subscriptions", "unvalidated",
     )  # fmt: skip
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.machine = StageMachine()
         self.peeks: dict[str, Pending] = {}
+        self.stashed: dict[str, None] = {}
+        self.fetching: str | None = None
         self.unvalidated: set[int] = set()  # workers with commands of ours that they may still refuse
         self.catalog: Catalog | None = None
         self.subscriptions: Catalog | None = None
@@ -70,6 +74,25 @@ class Session:
     @property
     def is_reader(self) -> bool:
         return self.subscriptions is not None
+
+    @property
+    def may_fetch(self) -> bool:
+        return bool(self.stashed) and self.fetching is None
+
+    def fetch(self) -> str:
+        """The peek of which a part is fetched now; the next time it is another's turn."""
+        uuid = next(iter(self.stashed))
+        del self.stashed[uuid]
+        self.stashed[uuid] = None
+        self.fetching = uuid
+        return uuid
+
+    def answered(self, uuid: str) -> None:
+        """The peek is over, however it ended."""
+        del self.peeks[uuid]
+        self.stashed.pop(uuid, None)
+        if self.fetching == uuid:
+            self.fetching = None
 
     @property
     def syncs_pending(self) -> int:

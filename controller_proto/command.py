@@ -6,7 +6,7 @@ silent, `Sync` asks for an answer when all before it were validated. Stages are 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -100,6 +100,8 @@ class Peek(_Command, frozen=True, tag="peek"):
     """Read index `id` at `time` (None: the newest sealed time). `keys` None: all rows; `[]`: none.
 
     Answered exactly once, by a PeekResponse with the same uuid.
+    wait_s: the longest it may be parked, in seconds; then the answer is `wait-limit`, as it is after the
+        time that the setting `wait_limit` says, if that is less.
     """
 
     uuid: str
@@ -107,6 +109,7 @@ class Peek(_Command, frozen=True, tag="peek"):
     time: U64 | None
     keys: tuple[Row, ...] | None = None
     finishing: Finishing = Finishing()
+    wait_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
 
     def __post_init__(self) -> None:
         if self.keys:

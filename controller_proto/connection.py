@@ -8,6 +8,8 @@ as an exception, so that a loop over `next_event` ends at NEED_DATA or at an eve
 - `Broken`: the framing is lost. A replica answers `closing()` and closes; every later event is the same one.
 - `Ended`: the peer sent EOF; `cut_bytes` says how much of a frame never came.
 
+An answer in parts is put together: a PeekPart is no event, the PeekResponse has all rows.
+
 Does not: open, read or write anything; keep a clock; know what a command means.
 Form: h11's Connection.
 """
@@ -21,7 +23,8 @@ from controller_proto.codec import append_frame, decode_command, decode_response
 from controller_proto.command import Command
 from controller_proto.errors import CodecError, LocalProtocolError, RemoteProtocolError
 from controller_proto.framing import MAX_FRAME_BYTES, FrameDecoder
-from controller_proto.response import Closing, Refused, Response
+from controller_proto.parts import Parts
+from controller_proto.response import Closing, PeekPart, PeekResponse, Refused, Response
 from controller_proto.stage import Stage, StageMachine
 
 __all__ = ["NEED_DATA", "Broken", "Connection", "Ended", "Event", "NeedData", "Rejected", "Role"]
@@ -81,13 +84,14 @@ Event = Command | Response | Rejected | Broken | Ended | NeedData
 class Connection:
     """One end. `send` may be called at any time; `next_event` until NEED_DATA, Broken or Ended."""
 
-    __slots__ = ("_decoder", "_end", "_eof", "_machine", "limit_bytes", "role")
+    __slots__ = ("_decoder", "_end", "_eof", "_machine", "_parts", "limit_bytes", "role")
 
     def __init__(self, role: Role, limit_bytes: int = MAX_FRAME_BYTES) -> None:
         self.role = role
         self.limit_bytes = limit_bytes
         self._decoder = FrameDecoder(limit_bytes)
         self._machine = StageMachine()
+        self._parts = Parts()
         self._eof = False
         self._end: Broken | Ended | None = None
 
@@ -109,6 +113,13 @@ class Connection:
 
     def next_event(self) -> Event:
         """The next thing the peer said, or NEED_DATA. Raises nothing."""
+        while True:
+            event = self._next()
+            whole = self._parts.take(event) if isinstance(event, PeekPart | PeekResponse) else event
+            if whole is not None:
+                return whole
+
+    def _next(self) -> Event:
         if self._end is not None:
             return self._end
         try:

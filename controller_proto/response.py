@@ -1,7 +1,7 @@
 """Responses, replica to controller. One frozen Struct each; `t` is the tag on the wire.
 
-`Refused`, `Synced`, `Closing` are about the conversation; `Frontiers`, `PeekResponse` and `SubscribeResponse`
-about collections.
+`Refused`, `Synced`, `Closing` are about the conversation; `Frontiers`, `PeekPart`, `PeekResponse`,
+`SubscribeResponse` and `CopyToResponse` about collections.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from controller_proto.ids import GlobalId
 from controller_proto.schema import U64, Scalar, freeze
 
 __all__ = [
-    "Closing", "DroppedAt", "Frontiers", "PeekCanceled", "PeekError", "PeekResponse", "PeekResult",
-    "PeekRows", "Refused", "Response", "SubscribeBatch", "SubscribeError", "SubscribeResponse",
-    "SubscribeUpdates", "Synced",
+    "Closing", "Copied", "CopyError", "CopyToResponse", "DroppedAt", "Frontiers", "PeekCanceled",
+    "PeekError", "PeekPart", "PeekResponse", "PeekResult", "PeekRows", "Refused", "Response",
+    "SubscribeBatch", "SubscribeError", "SubscribeResponse", "SubscribeUpdates", "Synced",
 ]  # fmt: skip
 
 
@@ -55,10 +55,12 @@ class PeekRows(msgspec.Struct, frozen=True, tag="rows", tag_field="k"):
     """columns[c][i] is the value of column c in row i; counts[i] its multiplicity (> 0).
 
     Columns and not rows: the daemon converts whole columns at once. Zero-column results still have counts.
+    parts: how many PeekPart of this peek came before; their rows, in the order they came, are before these.
     """
 
     columns: tuple[tuple[Scalar, ...], ...]
     counts: tuple[int, ...]
+    parts: int = 0
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "columns", tuple(map(freeze, self.columns)))
@@ -74,6 +76,20 @@ class PeekError(msgspec.Struct, frozen=True, tag="error", tag_field="k"):
 
 class PeekCanceled(msgspec.Struct, frozen=True, tag="canceled", tag_field="k"):
     """A CancelPeek came before the answer."""
+
+
+class PeekPart(msgspec.Struct, frozen=True, tag="peek-part", tag_field="t"):
+    """Rows, as in PeekRows, of an answer too large for one message; the PeekResponse is the end of it.
+
+    Void if that is not rows: a peek may be canceled, or fail, until its PeekResponse.
+    """
+
+    uuid: str
+    columns: tuple[tuple[Scalar, ...], ...]
+    counts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "columns", tuple(map(freeze, self.columns)))
 
 
 PeekResult = PeekRows | PeekError | PeekCanceled
@@ -140,4 +156,27 @@ class SubscribeResponse(msgspec.Struct, frozen=True, tag="subscribe", tag_field=
     said: SubscribeBatch | DroppedAt
 
 
-Response = Refused | Synced | Closing | Frontiers | PeekResponse | SubscribeResponse
+class Copied(msgspec.Struct, frozen=True, tag="copied", tag_field="k"):
+    """The file is there, whole. rows: in it, each as often as it is in the collection."""
+
+    rows: U64
+
+
+class CopyError(msgspec.Struct, frozen=True, tag="error", tag_field="k"):
+    """There is no file: for an error in the data, in writing, or because it was dropped (`dropped`)."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
+class CopyToResponse(msgspec.Struct, frozen=True, tag="copy-to", tag_field="t"):
+    """Of the copy `id`. One, ever."""
+
+    id: GlobalId
+    result: Copied | CopyError
+
+
+Response = (
+    Refused | Synced | Closing | Frontiers | PeekPart | PeekResponse | SubscribeResponse | CopyToResponse
+)

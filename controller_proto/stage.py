@@ -29,7 +29,9 @@ from controller_proto.command import (
 )
 from controller_proto.response import (
     Closing,
+    CopyToResponse,
     Frontiers,
+    PeekPart,
     PeekResponse,
     Refused,
     Response,
@@ -83,13 +85,14 @@ COMMANDS: dict[Stage, dict[type, Stage | None]] = {
 HELLO: dict[str, Stage] = {"controller": Stage.CREATION, "reader": Stage.READER}
 
 _ALWAYS = frozenset({Refused, Closing})
+_NEWS = frozenset({Synced, PeekPart, PeekResponse, SubscribeResponse})
 
 RESPONSES: dict[Stage, frozenset[type]] = {
     Stage.CONNECTED: _ALWAYS,
     Stage.CREATION: _ALWAYS,
-    Stage.INITIALISATION: _ALWAYS | {Synced, Frontiers, PeekResponse, SubscribeResponse},
-    Stage.COMPUTATION: _ALWAYS | {Synced, Frontiers, PeekResponse, SubscribeResponse},
-    Stage.READER: _ALWAYS | {Synced, PeekResponse, SubscribeResponse},
+    Stage.INITIALISATION: _ALWAYS | _NEWS | {Frontiers, CopyToResponse},
+    Stage.COMPUTATION: _ALWAYS | _NEWS | {Frontiers, CopyToResponse},
+    Stage.READER: _ALWAYS | _NEWS,
     Stage.CLOSED: frozenset(),
 }
 

@@ -39,11 +39,14 @@ ONLY = {
 PURE = [
     "controller_proto/framing.py", "controller_proto/codec.py", "controller_proto/stage.py",
     "controller_proto/connection.py", "controller_proto/history.py", "controller_proto/typing_rules.py",
-    "controller_proto/script.py",
+    "controller_proto/client_end.py", "controller_proto/script.py", "controller_proto/parts.py",
     "shm_arrangements/registry.py", "shm_arrangements/frontier.py", "clusterd/multiplexer.py",
     "clusterd/declared.py", "clusterd/notices.py", "clusterd/placement.py", "clusterd/sessions.py",
     "clusterd/reconcile.py",
+    "clusterd/client/core.py", "clusterd/client/feed.py", "clusterd/client/operation.py",
+    "clusterd/client/dataflows.py", "clusterd/client/peeks.py",
     "clusterd/runtime/core.py", "clusterd/runtime/peeks.py", "clusterd/runtime/hydration.py",
+    "clusterd/runtime/deadlines.py", "clusterd/runtime/scans.py",
     "clusterd/render/expr.py",
 ]  # fmt: skip
 IMPURE = {"socket", "time", "os", "select", "threading", "subprocess", "multiprocess", "mmap", "fcntl"}
@@ -54,9 +57,9 @@ LAYERS = {
         ["errors", "ids", "jsonb", "schema", "suggest"], ["aggregates", "framing", "expr", "moments", "tokens"],
         ["literals"], ["functions"], ["plan", "temporal"], ["dataflow", "monotonic"],
         ["command", "response", "typing_rules"],
-        ["stage", "codec", "history", "validate", "parse_expr"],
+        ["stage", "codec", "history", "parts", "validate", "parse_expr"],
         ["parse_plan", "script", "print_plan"], ["parse_dataflow"],
-        ["connection"], ["client"],
+        ["connection"], ["client_end"], ["client"],
     ],
     "shm_arrangements": [
         ["errors", "failpoints", "frontier", "lazy", "names", "text", "types"],

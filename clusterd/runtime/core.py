@@ -110,6 +110,10 @@ class RuntimeCore:
             fx.Tell: self.flows.told,
             fx.ShardMoved: self.flows.shard_moved,
             fx.Evaluated: self.reads.evaluated,
+            fx.Stashed: self.reads.stashed,
+            fx.PartTaken: self.reads.part_taken,
+            fx.WaitedOut: self.reads.waited_out,
+            internal.Fetch: self.reads.fetch,
             fx.Failed: self.flows.failed,
             fx.Flush: self._on_flush,
         }

@@ -69,6 +69,28 @@ class Evaluated(msgspec.Struct, frozen=True):
     response: bytes
 
 
+class Stashed(msgspec.Struct, frozen=True):
+    """The answer of a peek that was handed out by Evaluate is whole, and waits to be taken in parts."""
+
+    session: int
+    uuid: str
+
+
+class PartTaken(msgspec.Struct, frozen=True):
+    """`response`: an encoded PeekPart, as SendPart asked for. The last part comes as Evaluated."""
+
+    session: int
+    uuid: str
+    response: bytes
+
+
+class WaitedOut(msgspec.Struct, frozen=True):
+    """The peek was parked for `limit_s`, as long as it may be."""
+
+    pending: PendingPeek
+    limit_s: float
+
+
 class Failed(msgspec.Struct, frozen=True):
     """Query `number` could not be built or run, for want of a resource: it ends, nothing else does."""
 
@@ -82,7 +104,10 @@ class Flush(msgspec.Struct, frozen=True):
     """The pipe to the multiplexer has room: what was held back to coalesce can go."""
 
 
-Event = ToWorker | PageSeen | RoundDone | Tell | ShardMoved | Evaluated | Failed | Flush
+Event = (
+    ToWorker | PageSeen | RoundDone | Tell | ShardMoved | Evaluated | Stashed | PartTaken | WaitedOut | Failed
+    | Flush
+)  # fmt: skip
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -104,8 +129,21 @@ class Evaluate(msgspec.Struct, frozen=True):
     time: int
 
 
+class Parked(msgspec.Struct, frozen=True):
+    """The peek waits from now on; if it does so for too long, say WaitedOut."""
+
+    pending: PendingPeek
+
+
+class SendPart(msgspec.Struct, frozen=True):
+    """The next part of a stashed answer is wanted: PartTaken, or Evaluated if it is the last, in time."""
+
+    session: int
+    uuid: str
+
+
 class Abandon(msgspec.Struct, frozen=True):
-    """No answer is owed any more: stop evaluating."""
+    """No answer is owed any more: stop evaluating; what is stashed can go."""
 
     session: int
     uuid: str
@@ -187,6 +225,6 @@ class Leave(msgspec.Struct, frozen=True):
 
 
 Effect = (
-    Send | ReadPage | Evaluate | Abandon | Build | StartRound | CloseGraph | CloseIndex | SetCompaction
-    | Forget | WatchShard | UnwatchShard | Configure | ArmFailpoint | Leave
+    Send | ReadPage | Evaluate | Parked | SendPart | Abandon | Build | StartRound | CloseGraph | CloseIndex
+    | SetCompaction | Forget | WatchShard | UnwatchShard | Configure | ArmFailpoint | Leave
 )  # fmt: skip

@@ -5,14 +5,15 @@ selected), rows (a negative count is an error that names the row), then the limi
 several errors is told does not depend on how the collection is cut into batches: the least one.
 
 A read by key is one piece of work. A scan goes in pieces, all rows of a key in one, so that a worker can
-answer others meanwhile; the batches it reads were taken when it began, and do not change.
+answer others meanwhile; the batches it reads were taken when it began, and do not change. A large answer is
+encoded in pieces as well, into a stash: rows as Python's own values take ten times what they take in columns.
 
 Does not: wait, choose the time, hold anything back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -20,12 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusterd.convert import column_from_scalars, scalars_from_column, to_wire
-from clusterd.runtime.finish import PLAIN, Finisher, plan_finishing, split_error
+from clusterd.runtime.finish import PLAIN, Finisher, plan_finishing, rows_nbytes, split_error
+from clusterd.runtime.portions import portions
+from clusterd.runtime.stash import Stash
 from controller_proto.command import Peek
 from controller_proto.dataflow import Export
 from controller_proto.errors import Refusal
 from controller_proto.literals import format_scalar
-from controller_proto.response import PeekError, PeekResponse, PeekResult, PeekRows
+from controller_proto.response import PeekError, PeekPart, PeekResponse, PeekResult, PeekRows
 from controller_proto.schema import Row, scalar_problem
 from controller_proto.validate import validate_peek
 from shm_arrangements import read
@@ -36,11 +39,13 @@ from shm_arrangements.rows import RowSpec, encode
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.types import ColumnSpec
 
-__all__ = ["Readable", "check_peek", "evaluate", "evaluate_pieces"]
+__all__ = ["Readable", "Stashing", "check_peek", "evaluate", "evaluate_pieces"]
 
 Ints = NDArray[np.int64]
 
 _PIECE_ROWS = 1 << 16  # of a scan: some milliseconds
+_PART_BYTES = 256 << 10  # of a stashed answer: what others wait behind, on the way to one connection
+_COUNT_BYTES = 8
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -57,6 +62,18 @@ class Readable:
     @staticmethod
     def of(name: str, schema: ArrangementSchema, oks: Sequence[Batch], errs: Sequence[Batch]) -> Readable:
         return Readable(name, schema, tuple(oks), tuple(errs), not any(map(len, errs)))
+
+
+@dataclass(frozen=True, slots=True)
+class Stashing:
+    """When and where an answer is stashed.
+
+    limit_bytes: of an answer that is not, as `max_result_bytes` counts. message_bytes: of an encoded message.
+    """
+
+    limit_bytes: int
+    message_bytes: int
+    create: Callable[[], Stash]
 
 
 def check_peek(peek: Peek, index: Export) -> None:
@@ -92,7 +109,8 @@ def evaluate(
         try:
             next(pieces)
         except StopIteration as end:
-            return bytes(end.value)
+            response: bytes = end.value
+            return response
 
 
 def evaluate_pieces(
@@ -103,23 +121,36 @@ def evaluate_pieces(
     max_result_bytes: int,
     served_by: str,
     piece_rows: int = _PIECE_ROWS,
-) -> Generator[None, None, bytes]:
-    """As `evaluate`, as a generator that yields after each piece of work and returns the response."""
+    stashing: Stashing | None = None,
+) -> Generator[None, None, bytes | Stash]:
+    """As `evaluate`, as a generator that yields after each piece of work and returns the response, or the
+    stash of its messages. Without `stashing` an answer is one message, however large.
+    """
     result: PeekResult
     try:
-        result = yield from _rows(peek, time, index, max_result_bytes, piece_rows)
+        specs, columns, counts = yield from _rows(peek, time, index, max_result_bytes, piece_rows)
+        if stashing is not None and rows_nbytes(columns, len(counts)) > stashing.limit_bytes:
+            return (yield from _stash(peek, time, served_by, specs, columns, counts, stashing))
+        result = _peek_rows(specs, columns, counts)
+        response = _encode(PeekResponse(peek.uuid, result, time, served_by))
+        if stashing is not None and len(response) > stashing.message_bytes:  # of many empty texts, say
+            return (yield from _stash(peek, time, served_by, specs, columns, counts, stashing))
     except Refusal as refusal:
         result = PeekError(refusal.code, refusal.message, refusal.hint)
     except MultiplicityOverflow:
-        result = PeekError(
-            "multiplicity-overflow", f"a multiplicity of {index.name} leaves 64 bits at {time}"
-        )
+        why = f"a multiplicity of {index.name} leaves 64 bits at {time}"
+        result = PeekError("multiplicity-overflow", why)
+    except OSError as error:
+        why = f"a large answer could not be stashed: {error}"
+        result = PeekError("limit", why, "free room, or read less")
+    else:
+        return response
     return _encode(PeekResponse(peek.uuid, result, time, served_by))
 
 
 def _rows(
     peek: Peek, time: int, index: Readable, max_result_bytes: int, piece_rows: int
-) -> Generator[None, None, PeekResult]:
+) -> Generator[None, None, tuple[tuple[ColumnSpec, ...], tuple[Column, ...], Ints]]:
     if not index.clean:
         _require_no_errors(index, time)
     finisher = Finisher(
@@ -136,9 +167,48 @@ def _rows(
     if negative:
         raise _negative(index, time, negative)
     columns, counts = finisher.finish()
-    specs = finisher.columns
+    return finisher.columns, columns, counts
+
+
+def _peek_rows(
+    specs: tuple[ColumnSpec, ...], columns: tuple[Column, ...], counts: Ints, parts: int = 0
+) -> PeekRows:
     found = tuple(scalars_from_column(spec, column) for spec, column in zip(specs, columns, strict=True))
-    return PeekRows(found, tuple(counts.tolist()))
+    return PeekRows(found, tuple(counts.tolist()), parts)
+
+
+def _stash(
+    peek: Peek,
+    time: int,
+    served_by: str,
+    specs: tuple[ColumnSpec, ...],
+    columns: tuple[Column, ...],
+    counts: Ints,
+    stashing: Stashing,
+) -> Generator[None, None, Stash]:
+    """The messages of a large answer: parts, then the response with the last rows."""
+    stash = stashing.create()
+    try:
+        for lo, hi in portions(columns, len(counts), row_bytes=_COUNT_BYTES, limit_bytes=_PART_BYTES):
+            piece = tuple(column.slice(lo, hi) for column in columns)
+            rows = _peek_rows(specs, piece, counts[lo:hi], len(stash))
+            if hi < len(counts):
+                message = _encode(PeekPart(peek.uuid, rows.columns, rows.counts))
+            else:
+                message = _encode(PeekResponse(peek.uuid, rows, time, served_by))
+            _require_frame(message, stashing.message_bytes)
+            stash.append(message)
+            yield
+    except BaseException:
+        stash.close()
+        raise
+    return stash
+
+
+def _require_frame(message: bytes, limit_bytes: int) -> None:
+    if len(message) > limit_bytes:
+        why = f"a row takes {len(message)} bytes, a frame {limit_bytes} at most"
+        raise Refusal("result-too-large", why, "read fewer columns, or raise max_frame_bytes")
 
 
 def _found(

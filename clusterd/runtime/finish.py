@@ -30,7 +30,9 @@ from shm_arrangements.rows import RowSpec, encode
 from shm_arrangements.types import ColumnSpec
 from shm_arrangements.updates import Updates
 
-__all__ = ["PLAIN", "Finisher", "PlannedFinishing", "plan_finishing", "sort_rows", "split_error"]
+__all__ = [
+    "PLAIN", "Finisher", "PlannedFinishing", "plan_finishing", "rows_nbytes", "sort_rows", "split_error",
+]  # fmt: skip
 
 Ints = NDArray[np.int64]
 Rows = tuple[tuple[Column, ...], Ints]  # columns, and counts (n,) int64
@@ -116,7 +118,7 @@ class Finisher:
                 columns, counts = self._sorted()
                 self._hold(_window(columns, counts, 0, wanted))
             return
-        self._bytes += _nbytes(_projected(columns, plan.projection), len(counts))
+        self._bytes += rows_nbytes(_projected(columns, plan.projection), len(counts))
         if self._bytes > self._max_bytes and not plan.offset:
             self._parts.clear()
 
@@ -130,7 +132,7 @@ class Finisher:
         columns, counts = self._sorted()
         if plan.limit is not None or plan.offset:
             columns, counts = _window(columns, counts, plan.offset, plan.limit)
-            self._require_small(_nbytes(_projected(columns, plan.projection), len(counts)))
+            self._require_small(rows_nbytes(_projected(columns, plan.projection), len(counts)))
         columns = _projected(columns, plan.projection)
         if plan.projection is not None and not plan.order and len(counts) > 1:
             image = encode(columns, _spec_of(columns), len(counts))
@@ -221,7 +223,7 @@ def _projected(columns: tuple[Column, ...], projection: tuple[int, ...] | None) 
     return columns if projection is None else tuple(columns[i] for i in projection)
 
 
-def _nbytes(columns: Sequence[Column], n: int) -> int:
+def rows_nbytes(columns: Sequence[Column], n: int) -> int:
     """What the rows weigh in an answer: of a text its bytes, of anything else its values."""
     return n * _COUNT_BYTES + sum(map(_weight, columns))
 

@@ -4,7 +4,8 @@ A turn: read the pipe and the shards' notices, perform; write; then one piece of
 there (a chunk of rounds, pieces of scans, or, if nothing else is to do, merging); then what coalesces goes
 out if the pipe is clear. So a command waits for one turn at most (R11), and a read by key is answered in the
 turn that reads it. With no work the wait has no timeout: an idle worker is woken by nothing. The one timer
-runs while superseded names or unused snapshots wait for their time, after which it is gone.
+runs while superseded names or unused snapshots wait for their time, or a parked peek for its limit, after
+which it is gone.
 
 Nothing here blocks on writing, and nothing is decided: the order of effects is the core's.
 
@@ -34,7 +35,8 @@ from clusterd.process import ComputeRuntimeRole, WorkerSpec
 from clusterd.runtime import effects as fx
 from clusterd.runtime.core import RuntimeCore
 from clusterd.runtime.dataflows import RESOURCES, Dataflows, no_room
-from clusterd.runtime.evaluate import Readable, evaluate, evaluate_pieces
+from clusterd.runtime.deadlines import Deadlines
+from clusterd.runtime.evaluate import Readable, Stashing, evaluate_pieces
 from clusterd.runtime.interactive import Interactive
 from clusterd.runtime.maintenance import Maintenance
 from clusterd.runtime.owned import OwnedIndexes
@@ -42,8 +44,10 @@ from clusterd.runtime.peeks import PendingPeek
 from clusterd.runtime.ports import WorkerPorts
 from clusterd.runtime.published import PublishedIndexes
 from clusterd.runtime.rehearsal import rehearse
-from clusterd.runtime.scans import Scans
+from clusterd.runtime.scans import Scan, Scans
+from clusterd.runtime.stash import Stash, Stashes
 from clusterd.storage.store import Store
+from controller_proto.command import Peek
 from controller_proto.response import PeekError, PeekResponse
 from shm_arrangements import failpoints
 
@@ -79,7 +83,9 @@ class WorkerLoop:
         self._scan_s = _SCAN_S if is_interactive else config.chunk_s / 2
         self._validate = spec.config.validate
         self._scans = Scans()
-        self._max_result_bytes = int(DEFAULTS["max_result_bytes"])
+        self._stashes = Stashes(None if store is None else store.data_dir)
+        self._deadlines = Deadlines()
+        self._message_bytes = spec.config.mux.max_frame_bytes
         self._link = FrameLink(spec.mux.fileno())
         self._poll = select.poll()
         self._tail_fd = -1
@@ -88,10 +94,13 @@ class WorkerLoop:
         self._leaving = False
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(internal.ToWorker).decode
+        self._configure(fx.Configure({}))
         self._perform: dict[type, Callable[[Any], fx.Event | None]] = {
             fx.Send: self._send,
             fx.Evaluate: self._evaluate,
             fx.ReadPage: self._read_page,
+            fx.Parked: lambda effect: self._deadlines.add(effect.pending, time.monotonic()),
+            fx.SendPart: lambda effect: self._stashes.ask((effect.session, effect.uuid)),
             fx.Abandon: self._abandon,
             fx.Build: self._build,
             fx.StartRound: self.dataflows.start,
@@ -127,6 +136,7 @@ class WorkerLoop:
         """Release everything: names unlinked, pages CLOSED, descriptors closed. Flushes what was said."""
         self._link.flush()
         self._scans.clear()
+        self._stashes.clear()
         self.dataflows.close_all()
         self.owned.close_all()
         if self.published is not None:
@@ -147,25 +157,37 @@ class WorkerLoop:
 
     @property
     def has_work(self) -> bool:
-        return self._may_scan or self._may_tell or self.dataflows.has_work or self.owned.can_merge
+        return (
+            self._may_scan
+            or self._may_tell
+            or self._may_send_part
+            or self.dataflows.has_work
+            or self.owned.can_merge
+        )
 
     @property
     def _may_scan(self) -> bool:
         """Whether a scan can go on: its answer would not pile up behind others that nobody takes."""
-        return len(self._scans) > 0 and self._link.out_bytes <= _SCAN_PAUSE_BYTES
+        return self._scans.has_turn and self._link.out_bytes <= _SCAN_PAUSE_BYTES
 
     @property
     def _may_tell(self) -> bool:
         """Whether a subscription can go on: an answer of somebody else would not wait behind what it told."""
         return self.dataflows.has_told and self._link.out_bytes <= _SCAN_PAUSE_BYTES
 
+    @property
+    def _may_send_part(self) -> bool:
+        """Whether a part of a large answer can go: a read by key would not wait behind many of them."""
+        return self._stashes.has_asked and self._link.out_bytes <= _SCAN_PAUSE_BYTES
+
     def timeout_ms(self) -> int | None:
         """How long to wait: 0 with work to do, None if nothing is due."""
         if self.has_work:
             return 0
-        if self._due is None:
+        due = [due for due in (self._due, self._deadlines.next_s()) if due is not None]
+        if not due:
             return None
-        return max(0, int((self._due - time.monotonic()) * 1000) + 1)
+        return max(0, int((min(due) - time.monotonic()) * 1000) + 1)
 
     def _wait(self) -> None:
         mask = _IN | (_OUT if self._link.wants_write else 0)
@@ -197,10 +219,12 @@ class WorkerLoop:
             budget_s -= self._scan_s
         if self._may_tell:
             self.feed(self.dataflows.tell())
+        if self._may_send_part:
+            self._send_part()
         if self.dataflows.has_work:
             for done in self.dataflows.step(budget_s):
                 self.feed(done)
-        elif self.owned.can_merge and not self._scans:
+        elif self.owned.can_merge and not self._scans.has_turn:
             self.owned.merge(_MERGE_FUEL)
         self._reclaim()
         self._link.flush()  # the answers of this turn: what is left of them wakes the next one, and the news
@@ -208,8 +232,16 @@ class WorkerLoop:
             self.feed(fx.Flush())
             self._link.flush()
 
+    def _send_part(self) -> None:
+        name, message, is_last = self._stashes.tell()
+        if is_last:
+            self._scans.end(name)
+        self.feed((fx.Evaluated if is_last else fx.PartTaken)(*name, message))
+
     def _reclaim(self) -> None:
         now = time.monotonic()
+        for pending, limit_s in self._deadlines.take_due(now):
+            self.feed(fx.WaitedOut(pending, limit_s))
         self._due = self.owned.reclaim(now)
         if self.published is not None:
             due = self.published.let_go_idle(now)
@@ -223,8 +255,13 @@ class WorkerLoop:
             try:
                 next(scan)
             except StopIteration as end:
-                self._scans.end(name)
-                self.feed(fx.Evaluated(*name, end.value))
+                if isinstance(end.value, Stash):
+                    self._scans.rest(name)
+                    self._stashes.add(name, end.value)
+                    self.feed(fx.Stashed(*name))
+                else:
+                    self._scans.end(name)
+                    self.feed(fx.Evaluated(*name, end.value))
             if time.perf_counter() >= until:
                 return
 
@@ -262,7 +299,9 @@ class WorkerLoop:
         return self.published.readable(key, time.monotonic())
 
     def _evaluate(self, effect: fx.Evaluate) -> fx.Event | None:
-        """A read by key at once; a scan later, in pieces, from the snapshot of now."""
+        """A read by key at once; a scan, or what brings a large answer, later, in pieces, from the snapshot
+        of now.
+        """
         pending = effect.pending
         peek = pending.peek
         try:
@@ -270,20 +309,26 @@ class WorkerLoop:
         except RESOURCES as error:
             return self._no_room(pending, error)
         if peek.keys is not None and len(peek.keys) <= _SCAN_PIECE_ROWS:
-            raw = evaluate(
-                peek, effect.time, index, max_result_bytes=self._max_result_bytes, served_by=self._role
-            )
-            return fx.Evaluated(pending.session, pending.uuid, raw)
-        scan = evaluate_pieces(
+            scan = self._scan_of(peek, effect.time, index)
+            try:
+                next(scan)
+                next(scan)  # beyond the one piece of the lookup: the answer is large
+            except StopIteration as end:
+                return fx.Evaluated(pending.session, pending.uuid, end.value)
+            scan.close()
+        self._scans.add((pending.session, pending.uuid), self._scan_of(peek, effect.time, index))
+        return None
+
+    def _scan_of(self, peek: Peek, time: int, index: Readable) -> Scan:
+        return evaluate_pieces(
             peek,
-            effect.time,
+            time,
             index,
             max_result_bytes=self._max_result_bytes,
             served_by=self._role,
             piece_rows=_SCAN_PIECE_ROWS,
+            stashing=self._stashing,
         )
-        self._scans.add((pending.session, pending.uuid), scan)
-        return None
 
     def _no_room(self, pending: PendingPeek, error: Exception) -> fx.Event:
         """A machine's limit costs this read, not the replica."""
@@ -292,9 +337,11 @@ class WorkerLoop:
         return fx.Evaluated(pending.session, pending.uuid, raw)
 
     def _abandon(self, effect: fx.Abandon) -> None:
-        scan = self._scans.end((effect.session, effect.uuid))
+        name = effect.session, effect.uuid
+        scan = self._scans.end(name)
         if scan is not None:
             scan.close()
+        self._stashes.drop(name)
 
     def _build(self, effect: fx.Build) -> fx.Event | None:
         try:
@@ -322,6 +369,9 @@ class WorkerLoop:
     def _configure(self, effect: fx.Configure) -> None:
         settings = {**DEFAULTS, **effect.settings}
         self._max_result_bytes = int(settings["max_result_bytes"])
+        stash_bytes = int(settings["stash_result_bytes"])
+        self._stashing = Stashing(stash_bytes, self._message_bytes, self._stashes.create)
+        self._deadlines.set_limit(float(settings["wait_limit"]))
 
     def _arm(self, effect: fx.ArmFailpoint) -> None:
         try:

@@ -1,9 +1,10 @@
 """Pending peeks: who waits for what, and exactly one answer each.
 
-A peek is PARKED until its collection is sealed beyond its time, then READY while it is evaluated, then
-gone. Only this table says that an answer is owed: whoever answers takes the peek out first (`cancel`,
-`answered`, `withdraw`, `end_session` all remove it), so no race can answer twice, and a peek that is in the
-table is in exactly one of its indexes, so none is forgotten.
+A peek is PARKED until its collection is sealed beyond its time, then READY while it is evaluated and, if its
+answer is large, until the last part of that was taken, then gone. Only this table says that an answer is
+owed: whoever answers takes the peek out first (`cancel`, `answered`, `expire`, `withdraw`, `end_session` all
+remove it), so no race can answer twice, and a peek that is in the table is in exactly one of its indexes, so
+none is forgotten.
 
 Parked peeks are kept per collection in a heap by the time they need. So news of one collection touches its
 own waiters only, and of them only those that it lets go; and the least time waited for, which holds
@@ -68,6 +69,7 @@ class PeeksStatistics(msgspec.Struct, frozen=True):
     collections: int
     answered: int
     canceled: int
+    expired: int
     withdrawn: int
     forgotten: int
 
@@ -97,7 +99,7 @@ class PendingPeeks:
         self._peeks: dict[tuple[int, str], PendingPeek] = {}
         self._parked: dict[Key, _Waiters] = {}
         self._count = 0  # breaks ties in arrival order
-        self._ended = dict.fromkeys(("answered", "canceled", "withdrawn", "forgotten"), 0)
+        self._ended = dict.fromkeys(("answered", "canceled", "expired", "withdrawn", "forgotten"), 0)
 
     def __len__(self) -> int:
         return len(self._peeks)
@@ -161,6 +163,13 @@ class PendingPeeks:
         state = pending.state
         self._end(session, uuid, "canceled")
         return pending, state
+
+    def expire(self, pending: PendingPeek) -> bool:
+        """Take the peek out, which has waited too long; whether it still did."""
+        return (
+            pending.state is PeekState.PARKED
+            and self._end(pending.session, pending.uuid, "expired") is pending
+        )
 
     def withdraw(self, collection: Key) -> list[PendingPeek]:
         """Take out all parked peeks of a collection that is gone. Ready ones have what they need."""

@@ -78,6 +78,7 @@ class Reads:
             self._hand_out(collection, pending)
             return
         self._peeks.accept(pending)
+        self._state.emit(fx.Parked(pending))
         if collection.standing and not collection.is_owned and not collection.is_placeholder:
             self._state.policy.look(self._state, collection)
 
@@ -134,6 +135,31 @@ class Reads:
         if self._peeks.answered(event.session, event.uuid) is not None:
             answer = internal.Answer(event.session, event.uuid, msgspec.Raw(event.response))
             self._state.emit(fx.Send(answer))
+
+    def stashed(self, event: fx.Stashed) -> None:
+        """The answer is large: its parts go out as they are asked for."""
+        if (event.session, event.uuid) in self._peeks:
+            self._state.emit(fx.Send(internal.Stashed(event.session, event.uuid)))
+
+    def fetch(self, fetch: internal.Fetch) -> None:
+        """The multiplexer can take another part; nothing if the peek is over (Z18)."""
+        if (fetch.session, fetch.uuid) in self._peeks:
+            self._state.emit(fx.SendPart(fetch.session, fetch.uuid))
+
+    def part_taken(self, event: fx.PartTaken) -> None:
+        part = internal.Part(event.session, event.uuid, msgspec.Raw(event.response))
+        self._state.emit(fx.Send(part))
+
+    def waited_out(self, event: fx.WaitedOut) -> None:
+        """Answer a peek that was parked for too long."""
+        pending = event.pending
+        if not self._peeks.expire(pending):
+            return
+        key, time = pending.collection, "any time" if pending.latest else str(pending.time)
+        why = f"{key[0]} was not sealed at {time} within {event.limit_s:g} s"
+        hint = "read an earlier time, or allow more in wait_s or wait_limit"
+        self._answer_error(pending.session, pending.uuid, Refusal("wait-limit", why, hint))
+        self._state.touch(key)
 
     def cancel(self, session: int, cancel: CancelPeek) -> None:
         """Answer at once, whatever state the peek is in; nothing if none is owed (H2, H4)."""

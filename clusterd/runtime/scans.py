@@ -2,7 +2,8 @@
 
 Sessions take turns, and of one session `AT_ONCE` scans do, oldest first. The rest wait as they came, and a
 scan that has not begun holds nothing but its snapshot: so what scans hold is bounded by the number of
-sessions, however many peeks each has sent.
+sessions, however many peeks each has sent. A scan that rests has no turn and counts: its answer is stashed,
+and not taken yet.
 
 Does not: evaluate, answer, measure time.
 """
@@ -12,12 +13,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator
 
+from clusterd.runtime.stash import Stash
+
 __all__ = ["AT_ONCE", "Name", "Scan", "Scans"]
 
 AT_ONCE = 4  # a short scan does not wait for a long one of its session, unless it sent many
 
 Name = tuple[int, str]  # session, uuid
-Scan = Generator[None, None, bytes]
+Scan = Generator[None, None, bytes | Stash]
 
 
 class Scans:
@@ -27,20 +30,38 @@ class Scans:
         self._scans: dict[Name, Scan] = {}
         self._turns: dict[int, deque[Name]] = {}  # by session: the next to work on, first; sessions likewise
         self._waiting: dict[int, dict[Name, None]] = {}
+        self._resting: dict[int, set[Name]] = {}
 
     def __len__(self) -> int:
         return len(self._scans)
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether it is the turn of any."""
+        return bool(self._turns)
 
     def __contains__(self, name: Name) -> bool:
         return name in self._scans
 
     def add(self, name: Name, scan: Scan) -> None:
         self._scans[name] = scan
-        turns = self._turns.setdefault(name[0], deque())
-        if len(turns) < AT_ONCE:
-            turns.append(name)
+        if self.begins(name[0]):
+            self._turns.setdefault(name[0], deque()).append(name)
         else:
             self._waiting.setdefault(name[0], {})[name] = None
+
+    def begins(self, session: int) -> bool:
+        """Whether another scan of the session would have a turn at once."""
+        return len(self._turns.get(session, ())) + len(self._resting.get(session, ())) < AT_ONCE
+
+    def rest(self, name: Name) -> None:
+        """A scan that had its turn has no more work, but is not at its end."""
+        session = name[0]
+        turns = self._turns[session]
+        turns.remove(name)
+        if not turns:
+            del self._turns[session]
+        self._resting.setdefault(session, set()).add(name)
 
     def next(self) -> tuple[Name, Scan]:
         """The scan whose turn it is; the turn passes on. There is one."""
@@ -57,11 +78,15 @@ class Scans:
         if scan is None:
             return None
         session = name[0]
-        turns, waiting = self._turns[session], self._waiting.get(session, {})
+        turns, waiting = self._turns.setdefault(session, deque()), self._waiting.get(session, {})
+        resting = self._resting.get(session, set())
         if name in waiting:
             del waiting[name]
         else:
-            turns.remove(name)
+            if name in resting:
+                resting.remove(name)
+            else:
+                turns.remove(name)
             if waiting:
                 first = next(iter(waiting))
                 del waiting[first]
@@ -70,9 +95,12 @@ class Scans:
             self._waiting.pop(session, None)
         if not turns:
             del self._turns[session]
+        if not resting:
+            self._resting.pop(session, None)
         return scan
 
     def clear(self) -> None:
         self._scans.clear()
         self._turns.clear()
         self._waiting.clear()
+        self._resting.clear()

@@ -102,13 +102,22 @@ commands: st.SearchStrategy[c.Command] = st.one_of(
     st.builds(c.Schedule, u64, ids),
     st.builds(c.AllowWrites, u64, ids),
     st.builds(c.AllowCompaction, u64, ids, frontiers),
-    st.builds(c.Peek, u64, text, ids, st.none() | u64, st.none() | _tuples(rows), finishings),
+    st.builds(
+        c.Peek,
+        u64,
+        text,
+        ids,
+        st.none() | u64,
+        st.none() | _tuples(rows),
+        finishings,
+        st.none() | st.floats(0, 1e9),
+    ),
     st.builds(c.CancelPeek, u64, text),
     st.builds(c.Sync, u64),
     st.builds(c.TestHook, u64, text, text, text),
 )
 results = st.one_of(
-    st.builds(r.PeekRows, _tuples(_tuples(scalars)), _tuples(i64)),
+    st.builds(r.PeekRows, _tuples(_tuples(scalars)), _tuples(i64), u64),
     st.builds(r.PeekError, text, text, text),
     st.just(r.PeekCanceled()),
 )
@@ -131,6 +140,8 @@ responses: st.SearchStrategy[r.Response] = st.one_of(
     st.builds(r.Synced, u64),
     st.builds(r.Closing, text, text, text),
     st.builds(r.Frontiers, ids, *[st.none() | frontiers] * 3),
+    st.builds(r.PeekPart, text, _tuples(_tuples(scalars)), _tuples(i64)),
+    st.builds(r.CopyToResponse, ids, st.builds(r.Copied, u64) | st.builds(r.CopyError, text, text, text)),
     st.builds(r.PeekResponse, text, results, st.none() | u64, text),
     st.builds(r.SubscribeResponse, ids, tellings),
 )

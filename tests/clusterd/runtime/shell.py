@@ -45,8 +45,9 @@ from controller_proto.dataflow import (
     IndexImport,
     SourceImport,
 )
+from controller_proto.parts import Parts
 from controller_proto.plan import Aggregate, Get, Plan, Reduce
-from controller_proto.response import PeekError, PeekResponse, PeekRows, Response
+from controller_proto.response import PeekError, PeekPart, PeekResponse, PeekRows, Response
 from controller_proto.schema import SAMPLE_SCHEMA, Column, ColumnType, Row, Schema
 from shm_arrangements import failpoints
 from shm_arrangements.frontier import Frontier
@@ -82,6 +83,9 @@ class Shell:
         self.loops: list[WorkerLoop] = []
         self.responses: list[Response] = []
         self.held: set[int] = set()
+        self.parts = Parts()
+        self.parts_heard = 0
+        self.takes_parts = True  # whether the client reads what large answers have
         self.seq = 0
         self.session = 0
         roles = [ComputeRuntimeRole.MAINTENANCE if interactive_workers else ComputeRuntimeRole.SOLO]
@@ -178,7 +182,10 @@ class Shell:
     # -- what happens ---------------------------------------------------------------------------------------
 
     def to_mux(self, event: mx.Event) -> None:
-        for effect in self.mux.handle(event):
+        self._perform(self.mux.handle(event))
+
+    def _perform(self, effects: Sequence[mx.Effect]) -> None:
+        for effect in effects:
             if isinstance(effect, mx.Forward):
                 for worker in effect.workers:
                     self.tell(worker, internal.Run(effect.session, effect.command, effect.incarnations))
@@ -188,7 +195,15 @@ class Shell:
             elif isinstance(effect, mx.Reply):
                 self.responses.append(effect.response)
             elif isinstance(effect, mx.Pass):
-                self.responses.append(msgspec.msgpack.decode(bytes(effect.response), type=Response))
+                self._hear(msgspec.msgpack.decode(bytes(effect.response), type=Response))
+
+    def _hear(self, said: Response) -> None:
+        """What a worker told the client, large answers put together."""
+        if isinstance(said, PeekPart):
+            self.parts_heard += 1
+        whole = self.parts.take(said) if isinstance(said, PeekPart | PeekResponse) else said
+        if whole is not None:
+            self.responses.append(whole)
 
     def tell(self, worker: int, message: internal.ToWorker) -> None:
         self.links[worker].send(msgspec.msgpack.encode(message))
@@ -206,6 +221,9 @@ class Shell:
                     self.tell(worker, look)
                     busy = True
         self.responses += self.mux.take_frontiers()
+        for session in self.mux.sessions_to_fetch if self.takes_parts else ():
+            self._perform(self.mux.fetch(session))
+            busy = True
         return busy
 
     def settle(self, *, until: Callable[[], bool] | None = None) -> None:

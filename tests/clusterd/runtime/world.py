@@ -116,6 +116,8 @@ class Worker:
         self.outbox: deque[internal.FromWorker] = deque()
         self.graphs: dict[int, Graph] = {}
         self.evaluations: list[Evaluation] = []
+        self.parked: list[PendingPeek] = []  # ever
+        self.asked: list[tuple[int, str]] = []  # parts of large answers, not sent yet
         self.watched: set[str] = set()
         self.reads: list[Key] = []
         self.looked: dict[Key, int] = {}
@@ -194,7 +196,12 @@ class Worker:
                 response = PeekResponse(job.pending.uuid, rows, job.time, self.core.policy.role.value)
                 raw = msgspec.msgpack.encode(response)
                 return [fx.Evaluated(job.pending.session, job.pending.uuid, raw)]
+        elif isinstance(effect, fx.Parked):
+            self.parked.append(effect.pending)
+        elif isinstance(effect, fx.SendPart):
+            self.asked.append((effect.session, effect.uuid))
         elif isinstance(effect, fx.Abandon):
+            self.asked = [name for name in self.asked if name != (effect.session, effect.uuid)]
             self.evaluations = [
                 job
                 for job in self.evaluations
