@@ -1,12 +1,9 @@
-"""The wire client: one blocking socket and one `Connection`. The only I/O of this package.
+"""The wire client: one blocking socket and the client's end of a connection (client_end.py). The only I/O
+of this package.
 
-Right in the end of a connection, which is what clients get wrong: whatever had arrived is handed out first,
-then every call raises one and the same Disconnected, with the reason that the replica gave, if it gave one,
-and the peeks that stay unanswered. Sending reads as well, so two ends that both have much to say cannot
-block each other.
+Sending reads as well, so two ends that both have much to say cannot block each other.
 
-Does not: reconnect by itself (a fenced controller must not), start threads, know what answers what beyond
-peeks.
+Does not: reconnect by itself (a fenced controller must not), start threads, know what answers what.
 """
 
 from __future__ import annotations
@@ -15,25 +12,21 @@ import select
 import socket
 import struct
 import time
-from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-import msgspec
-
-from controller_proto.command import CancelPeek, Command, Hello, Peek, Sync
-from controller_proto.connection import NEED_DATA, Broken, Connection, Ended, Rejected, Role
-from controller_proto.errors import CodecError, Disconnected, LocalProtocolError
+from controller_proto.client_end import ClientEnd
+from controller_proto.command import CancelPeek, Command, Hello, Sync
+from controller_proto.errors import CodecError, LocalProtocolError
 from controller_proto.framing import MAX_FRAME_BYTES
-from controller_proto.response import Closing, PeekResponse, Refused, Response, Synced
+from controller_proto.response import Refused, Response, Synced
 from controller_proto.stage import Stage
 
 __all__ = ["WireClient", "parse_address"]
 
 _READ_BYTES = 256 << 10
 _PEER = struct.Struct("3i")  # struct ucred: pid, uid, gid
-_FENCED = "another controller connected; use reader=True to read beside it"
 
 
 def parse_address(text: str) -> tuple[int, str | tuple[str, int]]:
@@ -58,11 +51,7 @@ class WireClient:
     def __init__(self, connected: socket.socket, limit_bytes: int = MAX_FRAME_BYTES) -> None:
         connected.setblocking(False)
         self._socket = connected
-        self._connection = Connection(Role.CONTROLLER, limit_bytes)
-        self._inbox: deque[Response | CodecError] = deque()
-        self._open: dict[str, int] = {}  # peeks sent and not answered, oldest first: uuid -> seq
-        self._over: Disconnected | None = None
-        self._reason: Closing | None = None
+        self.end = ClientEnd(limit_bytes)
 
     @classmethod
     def connect(cls, address: str, *, timeout_s: float = 10.0, limit_bytes: int = MAX_FRAME_BYTES) -> Self:
@@ -107,17 +96,17 @@ class WireClient:
 
     @property
     def stage(self) -> Stage:
-        return self._connection.stage
+        return self.end.stage
 
     @property
     def last_seq(self) -> int:
         """The greatest `seq` sent."""
-        return self._connection.last_seq
+        return self.end.last_seq
 
     @property
     def open_peeks(self) -> tuple[str, ...]:
         """Peeks sent and not yet answered, oldest first."""
-        return tuple(self._open)
+        return self.end.open_peeks
 
     def hello(self, nonce: str, *, kind: str = "controller", epoch: int = 0, token: str = "") -> int:
         return self.send(Hello(0, nonce=nonce, kind=kind, epoch=epoch, token=token))
@@ -127,20 +116,19 @@ class WireClient:
 
         Raises Disconnected; LocalProtocolError, FrameTooLarge if it cannot be said: then nothing was sent.
         """
-        if self._over is not None:
-            raise self._over
-        if command.seq == 0:
-            command = msgspec.structs.replace(command, seq=self._connection.last_seq + 1)
-        data = self._connection.send(command)
-        if isinstance(command, Peek):
-            self._open.setdefault(command.uuid, command.seq)
-        self._write(data)
-        return command.seq
+        seq = self.end.say(command)
+        self.flush()
+        return seq
+
+    def flush(self) -> None:
+        """Write what was said to `end`; what arrives meanwhile is read. Raises Disconnected."""
+        if self.end.outgoing:
+            self._write(self.end.take_outgoing())
 
     def send_bytes(self, data: bytes) -> None:
         """Send `data` as it is, past every check: for tests of the other end."""
-        if self._over is not None:
-            raise self._over
+        if self.end.over is not None:
+            raise self.end.over
         self._write(data)
 
     def recv(self, timeout_s: float | None = None) -> Response | None:
@@ -149,13 +137,13 @@ class WireClient:
         Raises Disconnected once all that arrived was handed out, CodecError for an answer that is no message.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._inbox:
-            if self._over is not None:
-                raise self._over
+        while not self.end.inbox:
+            if self.end.over is not None:
+                raise self.end.over
             if not self._wait(select.POLLIN, deadline):
                 return None
             self._read()
-        return self._take(0)
+        return self.end.take()
 
     def wait_for(self, wanted: Callable[[Response], bool], timeout_s: float) -> Response:
         """The first response that is `wanted`; those before it stay, in order, for `recv`.
@@ -165,13 +153,13 @@ class WireClient:
         deadline = time.monotonic() + timeout_s
         seen = 0
         while True:
-            while seen < len(self._inbox):
-                item = self._inbox[seen]
+            while seen < len(self.end.inbox):
+                item = self.end.inbox[seen]
                 if isinstance(item, CodecError) or wanted(item):
-                    return self._take(seen)
+                    return self.end.take(seen)
                 seen += 1
-            if self._over is not None:
-                raise self._over
+            if self.end.over is not None:
+                raise self.end.over
             if not self._wait(select.POLLIN, deadline):
                 raise TimeoutError(f"no such answer within {timeout_s} s")
             self._read()
@@ -189,16 +177,8 @@ class WireClient:
 
     def close(self) -> None:
         """End the connection. What was open stays unanswered."""
-        if self._over is None:
-            self._end("closed by this end")
+        self.end.end("closed by this end")
         self._socket.close()
-
-    def _take(self, position: int) -> Response:
-        item = self._inbox[position]
-        del self._inbox[position]
-        if isinstance(item, CodecError):
-            raise item
-        return item
 
     def _wait(self, events: int, deadline: float | None) -> bool:
         poll = select.poll()
@@ -206,7 +186,7 @@ class WireClient:
         left_ms = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
         return bool(poll.poll(left_ms))
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes | bytearray) -> None:
         view = memoryview(data)
         while view:
             try:
@@ -216,16 +196,16 @@ class WireClient:
                 self._read()
             except OSError as error:
                 self._drain_after(error)
-            if self._over is not None:
-                raise self._over
+            if self.end.over is not None:
+                raise self.end.over
 
     def _drain_after(self, error: OSError) -> None:
         """The other end is gone for writing; it may have said why."""
-        while self._over is None:
-            before = len(self._inbox)
+        while self.end.over is None:
+            before = len(self.end.inbox)
             self._read()
-            if len(self._inbox) == before and self._over is None:
-                self._end(str(error))
+            if len(self.end.inbox) == before:
+                self.end.end(str(error))
 
     def _read(self) -> None:
         try:
@@ -233,37 +213,8 @@ class WireClient:
         except BlockingIOError:
             return
         except OSError as error:
-            self._end(str(error))
+            self.end.end(str(error))
             return
-        self._connection.receive_bytes(data)
-        while (event := self._connection.next_event()) is not NEED_DATA:
-            if isinstance(event, Ended):
-                cut = f", {event.cut_bytes} bytes into a message" if event.cut_bytes else ""
-                self._end("the replica closed the connection" + cut)
-                return
-            if isinstance(event, Broken):
-                self._end(f"{event.code}: {event.message}", event.code)
-                self._socket.shutdown(socket.SHUT_RDWR)
-                return
-            if isinstance(event, Rejected):
-                self._inbox.append(CodecError(event.code, event.message, event.seq, event.hint))
-                continue
-            if isinstance(event, PeekResponse):
-                self._open.pop(event.uuid, None)
-            elif isinstance(event, Refused):
-                for uuid in [u for u, seq in self._open.items() if seq == event.seq]:
-                    del self._open[uuid]
-            elif isinstance(event, Closing):
-                self._reason = event
-            self._inbox.append(event)  # type: ignore[arg-type]
-
-    def _end(self, message: str, code: str = "disconnected") -> None:
-        hint = ""
-        if self._reason is not None:
-            code, message, hint = self._reason.code, self._reason.message, self._reason.hint
-            if code == "fenced":
-                hint = _FENCED
-            if code != "disconnected":
-                message = f"{code}: {message}"
-        self._over = Disconnected(message, code, tuple(self._open), hint)
-        self._open.clear()
+        self.end.receive(data)
+        if data and self.end.over is not None:
+            self._socket.shutdown(socket.SHUT_RDWR)  # its framing is broken: nothing more can be read

@@ -18,9 +18,10 @@ Does not: run threads, reconnect by itself. Two controllers fence each other; wh
 """
 
 from clusterd.client.answer import Answer, PeekCanceled, PeekFailed, schema_of
+from clusterd.client.feed import Batch, SubscriptionEnded
 from clusterd.client.index import Index
 from clusterd.client.session import Client
-from clusterd.client.subscription import Batch, Subscription, SubscriptionEnded
+from clusterd.client.subscription import Subscription
 
 __all__ = [
     "Answer", "Batch", "Client", "Index", "PeekCanceled", "PeekFailed", "Subscription", "SubscriptionEnded",

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from clusterd.client import Answer, Client, Index, PeekFailed, schema_of
-from clusterd.client.session import _gets, _position, _renamed
+from clusterd.client.arguments import position_of, renamed
+from clusterd.client.dataflows import gets
+from clusterd.client.handle import Standing
 from clusterd.client.values import key_rows, wire_rows
 from clusterd.storage.store import Store
 from controller_proto.client import WireClient
@@ -119,17 +121,17 @@ def test_an_answer_without_columns_still_counts() -> None:
 def test_the_ids_of_a_plan_are_found_once_each_in_order() -> None:
     side = Mfp(Get("u2"), projection=(0,))
     plan = Reduce(Union((Join((Get("u1"), side), ((ColumnRef(0), ColumnRef(2)),)), Get("u3"), side)), ())
-    assert _gets(plan) == ["u1", "u2", "u3"]
+    assert gets(plan) == ["u1", "u2", "u3"]
 
 
-def test_columns_are_found_by_name_and_renamed() -> None:
-    assert _position(SAMPLE_SCHEMA, "payload") == 1
-    assert _position(SAMPLE_SCHEMA, 5) == 5  # the replica judges numbers
+def test_columns_are_found_by_name_andrenamed() -> None:
+    assert position_of(SAMPLE_SCHEMA, "payload") == 1
+    assert position_of(SAMPLE_SCHEMA, 5) == 5  # the replica judges numbers
     with pytest.raises(Refusal, match="invalid-plan: no column 'pay'; there are: id, payload"):
-        _position(SAMPLE_SCHEMA, "pay")
-    assert [c.name for c in _renamed(SAMPLE_SCHEMA, ["a", "b"]).columns] == ["a", "b"]
+        position_of(SAMPLE_SCHEMA, "pay")
+    assert [c.name for c in renamed(SAMPLE_SCHEMA, ["a", "b"]).columns] == ["a", "b"]
     with pytest.raises(Refusal, match="invalid-plan: 1 names for 2 columns"):
-        _renamed(SAMPLE_SCHEMA, ["a"])
+        renamed(SAMPLE_SCHEMA, ["a"])
 
 
 def test_a_plan_is_written_as_text_over_shards_by_name(tmp_path: Path) -> None:
@@ -161,7 +163,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 @pytest.fixture
 def index(client: Client) -> Index:
-    return Index(client, Export("u2", "index", "u1", SAMPLE_SCHEMA, (0,)), 0)
+    return Index(client, Standing(Export("u2", "index", "u1", SAMPLE_SCHEMA, (0,)), 0))
 
 
 def test_an_errors_text_ends_with_what_to_do() -> None:
@@ -205,10 +207,10 @@ def test_a_write_at_a_time_that_is_sealed_says_from_when_on_it_may_be(client: Cl
 def test_a_wait_that_ends_says_what_for_and_how_far_it_is(client: Client, index: Index) -> None:
     with pytest.raises(TimeoutError, match="u2 at newest: no frontier was heard after 0 s"):
         index.peek(timeout_s=0)
-    client._note(Frontiers("u2", (0,)))
+    client.core.hear(Frontiers("u2", (0,)))
     with pytest.raises(TimeoutError, match=r"u2 at newest: nothing is sealed yet \(frontier \{0\}\)"):
         index.peek(timeout_s=0)
-    client._note(Frontiers("u2", (4,)))
+    client.core.hear(Frontiers("u2", (4,)))
     with pytest.raises(
         TimeoutError, match=r"u2 at 7: that time is not sealed yet \(frontier \{4\}\).* advance"
     ):

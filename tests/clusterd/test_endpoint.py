@@ -511,7 +511,7 @@ def test_many_sessions_take_turns(make: Callable[..., Rig]) -> None:
             peek(other, f"o{i}")
             rows(other, f"o{i}")
         sender.join(DEADLINE_S)
-        got = len([r for r in flood._inbox if isinstance(r, PeekResponse)])
+        got = len([r for r in flood.end.inbox if isinstance(r, PeekResponse)])
         while got < 5000:
             got += isinstance(flood.recv(DEADLINE_S), PeekResponse)
 

@@ -43,7 +43,7 @@ def test_m1_m2_a_killed_process_ends_the_daemon_which_says_who_died_of_what(
 ) -> None:
     with client_in(mode, tmp_path) as (replica, client):
         _filled(client)
-        index = next(iter(client._indexes.values()))
+        index = client.index(next(iter(client.dataflows.standing)))
         parked = client.start_peek(index, at=9)
         assert segments(replica.instance)
         pids = list(replica.pids.values())
@@ -122,7 +122,8 @@ def test_m6_no_space_for_a_segment_is_a_typed_end_and_no_bus_error(mode: str, tm
     with client_in(mode, tmp_path) as (replica, client):
         _filled(client)
         worker = "maintenance/0" if mode == "two-runtime" else "solo/0"
-        client._wire.send(TestHook(0, worker, "failpoint:error", "arena.append"))
+        hook = client.core.say(TestHook(0, worker, "failpoint:error", "arena.append"), judged=True)
+        client.run(client.core.accepted([hook]))
         client.write("s", [(3, "c")])
         assert replica.wait(10) == exit_codes.SHM_EXHAUSTED
         assert segments(replica.instance) == []
@@ -175,7 +176,7 @@ def test_a_second_controller_fences_the_first_which_is_told_and_has_no_effect(
 def test_a_client_that_goes_in_mid_peek_leaves_the_replica_serving(mode: str, tmp_path: Path) -> None:
     with client_in(mode, tmp_path) as (replica, client):
         _filled(client)
-        index = next(iter(client._indexes.values()))
+        index = client.index(next(iter(client.dataflows.standing)))
         for _ in range(20):
             with Client.connect(replica, reader=True) as reader:
                 reader._indexes[index.id] = index
@@ -198,7 +199,7 @@ def test_m5_garbage_frames_hurt_nobody_else(mode: str, tmp_path: Path) -> None:
     ]  # fmt: skip
     with client_in(mode, tmp_path) as (replica, client):
         _filled(client)
-        index = next(iter(client._indexes.values()))
+        index = client.index(next(iter(client.dataflows.standing)))
         for data in hostile:
             with socket.socket(socket.AF_UNIX) as peer:
                 peer.settimeout(5)
@@ -212,9 +213,9 @@ def test_m5_garbage_frames_hurt_nobody_else(mode: str, tmp_path: Path) -> None:
 
 def test_test_hooks_are_refused_unless_the_daemon_was_started_for_them(tmp_path: Path) -> None:
     with launch({}, tmp_path) as replica, Client.connect(replica) as client:
-        sent = client._wire.send(TestHook(0, "solo/0", "failpoint:error", "segment.create"))
+        sent = client.core.say(TestHook(0, "solo/0", "failpoint:error", "segment.create"), judged=True)
         with pytest.raises(Refusal, match="unauthorized"):
-            client._accepted([sent])
+            client.run(client.core.accepted([sent]))
 
 
 def test_the_command_line_explains_itself(tmp_path: Path) -> None:
@@ -233,7 +234,7 @@ def test_sweeping_by_hand_touches_no_living_instance(tmp_path: Path) -> None:
         before = segments(replica.instance)
         sweep()
         assert segments(replica.instance) == before
-        index = next(iter(client._indexes.values()))
+        index = client.index(next(iter(client.dataflows.standing)))
         with pytest.raises(PeekFailed, match="dropped"):
             _drop_and_peek(client, replica)
         del index
@@ -245,6 +246,6 @@ def _pump_for_ever(client: Client) -> None:
 
 
 def _drop_and_peek(client: Client, replica: Replica) -> None:
-    index = next(iter(client._indexes.values()))
+    index = client.index(next(iter(client.dataflows.standing)))
     index.drop()
     index.peek(at=0, timeout_s=10)

@@ -187,10 +187,15 @@ class History:
         self.rng.shuffle(positions)
         return tuple(positions[: self.rng.randint(0, min(2, len(positions)))])
 
+    def _create(self, plan: Plan, key: tuple[int, ...], kind: str, as_of: int, until: int | None) -> Index:
+        made = self.client.dataflows
+        create = made.create(plan, key, None, made.fresh(kind), as_of, until=until, schedule=True)
+        return Index(self.client, self.client.run(create))
+
     def create_view(self) -> None:
         """A maintained view over shards and indexes that stand."""
         rng = self.rng
-        env = {id: schema for id, schema in self.env.items() if id in self.client._schemas}
+        env = {id: schema for id, schema in self.env.items() if id in self.client.dataflows.schemas}
         standing = [v for v in self.views if not v.dropped and v.until is None]
         env.update({v.index.id: v.index.schema for v in standing})
         plan, answers = self._plan(env, rng.choice([0, 1, 2, 2, 3]))
@@ -198,10 +203,7 @@ class History:
         floor = max([v.since for v in standing if v.index.id in used], default=0)
         as_of = rng.randint(floor, min(floor + rng.choice([0, 0, 2, 5]), TIMES - 1))
         until = rng.randint(as_of + 1, TIMES) if rng.random() < 0.15 else None
-        index = self.client._create(
-            plan, self._key(plan_schema(plan, env)), None, self.client._fresh("u"), as_of, until=until,
-            schedule=True,
-        )  # fmt: skip
+        index = self._create(plan, self._key(plan_schema(plan, env)), "u", as_of, until)
         print(f"view {index.id} as_of={as_of} until={until}", *print_plan(plan), sep="\n")
         self.env[index.id] = index.schema
         self.at_time[index.id] = answers
@@ -218,9 +220,7 @@ class History:
         at = self.rng.randint(max([v.since for v in used], default=0), TIMES - 1)
         if any(v.until is not None and v.until <= at for v in used):
             return  # what is read then is the view's last state, which `answers` is not
-        index = self.client._create(
-            plan, (), None, self.client._fresh("t"), at, until=at + 1, schedule=True
-        )  # fmt: skip
+        index = self._create(plan, (), "t", at, at + 1)
         print(f"query {index.id} at={at}", *print_plan(plan), sep="\n")
         view = View(index, answers, at)
         self.asked.append(Asked(self.client.start_peek(index, at=at), view, at))

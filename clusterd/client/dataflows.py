@@ -1,0 +1,276 @@
+"""Dataflows: what a client creates, and the names and ids that its plans may use.
+
+It numbers what it creates, imports what a plan mentions, and asks after each creation whether it was
+accepted.
+
+Does not: wait; the operations here say for what.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from clusterd.client import peeks
+from clusterd.client.answer import Answer
+from clusterd.client.arguments import LAST_TIME, position_of, renamed, require_list, time_of
+from clusterd.client.core import Core
+from clusterd.client.feed import Feed
+from clusterd.client.handle import Handle, Standing
+from clusterd.client.operation import DEADLINE_S, Operation, work
+from clusterd.client.shards import Shards, ShardState
+from clusterd.convert import wire_schema
+from controller_proto import command
+from controller_proto.codec import encode_body
+from controller_proto.dataflow import Build, DataflowBody, DataflowHeader, Export, IndexImport, SourceImport
+from controller_proto.ids import GlobalId, parse_id
+from controller_proto.parse_plan import parse_plan
+from controller_proto.plan import Get, Plan
+from controller_proto.schema import Schema
+from controller_proto.typing_rules import plan_schema
+from shm_arrangements.attach import attach
+
+__all__ = ["Dataflows", "gets"]
+
+_GET = re.compile(r"^(\s*Get\s+)(\S+)", re.MULTILINE)
+_ID = re.compile(r"[ustl]?[0-9]+", re.ASCII)
+
+
+class Dataflows:
+    """What this session created, and found. `sources`: the ids by which plans name shards."""
+
+    def __init__(self, core: Core, shards: Shards) -> None:
+        self.sources: dict[str, GlobalId] = {}
+        self.schemas: dict[GlobalId, Schema] = {}  # of sources
+        self.standing: dict[GlobalId, Standing] = {}  # indexes that we created
+        self._core = core
+        self._shards = shards
+        self._found: dict[GlobalId, Standing] = {}  # indexes that others created
+        self._next = {"u": 1, "t": 1}
+
+    def fresh(self, kind: str) -> GlobalId:
+        """An id that this session has not used; kind: `u`, or `t` for what does not stay."""
+        number = self._next[kind]
+        self._next[kind] = number + 1
+        return f"{kind}{number}"
+
+    # -- what a plan is made of
+
+    def source(self, name: str) -> Operation[Get]:
+        """As `Client.source`."""
+        if name not in self.sources:
+            schema = yield from work(lambda: self._shards.schema(name))
+            if name not in self.sources:  # another operation may have been quicker
+                self.sources[name] = self.fresh("u")
+                self.schemas[self.sources[name]] = schema
+        return Get(self.sources[name])
+
+    def plan(self, text: str) -> Operation[Plan]:
+        """As `Client.plan`."""
+        text = textwrap.dedent(text).strip()
+        ids = {}
+        for _, name in _GET.findall(text):
+            ids[name] = name if _ID.fullmatch(name) else (yield from self.source(name)).id
+        return parse_plan(_GET.sub(lambda match: match[1] + ids[match[2]], text).splitlines())
+
+    def input(self, on: str | Plan | Handle) -> Operation[Plan]:
+        """What a dataflow is made on, as a plan. Raises TypeError."""
+        if isinstance(on, Handle):
+            return on.get
+        if isinstance(on, str):
+            return (yield from (self.plan(on) if " " in on.strip() else self.source(on)))
+        if not isinstance(on, msgspec.Struct):
+            raise TypeError(f"{on!r} is no index, plan, text of one or name of a shard")
+        return on
+
+    def find(self, id: GlobalId, instance: str | None) -> Operation[Standing]:
+        """As `Client.index`, in the shared memory of `instance`."""
+        id = parse_id(id)
+        if id in self.standing:
+            return self.standing[id]
+
+        def look() -> Standing:
+            with attach(id, instance) as attached:
+                schema, since = attached.schema, attached.since
+            export = Export(id, "index", id, wire_schema(schema.columns), schema.key)
+            return Standing(export, 0 if since.is_empty else since.time)
+
+        self._found[id] = yield from work(look)
+        return self._found[id]
+
+    # -- creating
+
+    def create_index(
+        self,
+        on: str | Plan | Handle,
+        key: Sequence[str | int],
+        names: Sequence[str] | None,
+        id: GlobalId | None,
+        as_of: int | None,
+        schedule: bool,
+    ) -> Operation[Standing]:
+        """As `Client.create_index`."""
+        require_list("key", key)
+        require_list("names", names)
+        as_of = time_of(as_of, "as_of")
+        plan = yield from self.input(on)
+        id = parse_id(id) if id is not None else self.fresh("u")
+        return (yield from self.create(plan, key, names, id, as_of, until=None, schedule=schedule))
+
+    def query(
+        self, on: str | Plan | Handle, at: int | None, names: Sequence[str] | None
+    ) -> Operation[Answer]:
+        """As `Client.query`."""
+        require_list("names", names)
+        at = time_of(at)
+        plan = yield from self.input(on)
+        if at is None:
+            at = self._newest([], [self.standing[id] for id in gets(plan) if id in self.standing])
+        until = None if at == LAST_TIME else at + 1
+        index = yield from self.create(plan, (), names, self.fresh("t"), at, until=until, schedule=True)
+        try:
+            return (yield from peeks.peek(self._core, index, DEADLINE_S, {"at": at}))
+        finally:
+            self.drop(index)
+
+    def subscribe(
+        self,
+        on: str | Plan | Handle,
+        as_of: int | None,
+        up_to: int | None,
+        snapshot: bool,
+        names: Sequence[str] | None,
+    ) -> Operation[Feed]:
+        """As `Client.subscribe`."""
+        require_list("names", names)
+        as_of, up_to = time_of(as_of, "as_of"), time_of(up_to, "up_to")
+        plan = yield from self.input(on)
+        id = self.fresh("t")
+
+        def export(on_id: GlobalId, schema: Schema) -> Export:
+            return Export(id, "subscribe", on_id, schema, (), snapshot, up_to)
+
+        header, body = yield from self.dataflow(plan, names, as_of, None, export)
+        feed = self._core.open_feed(header.exports[0])
+        try:
+            yield from self.create_dataflow(header, body, schedule=True)
+        except BaseException:
+            self._core.discard_feed(feed)
+            raise
+        return feed
+
+    def create(
+        self,
+        plan: Plan,
+        key: Sequence[str | int],
+        names: Sequence[str] | None,
+        id: GlobalId,
+        as_of: int | None,
+        *,
+        until: int | None,
+        schedule: bool,
+    ) -> Operation[Standing]:
+        """An index on `plan`, of the times from `as_of` up to `until`."""
+
+        def export(on: GlobalId, schema: Schema) -> Export:
+            return Export(id, "index", on, schema, tuple(position_of(schema, column) for column in key))
+
+        header, body = yield from self.dataflow(plan, names, as_of, until, export)
+        yield from self.create_dataflow(header, body, schedule=schedule)
+        self.standing[id] = Standing(header.exports[0], header.as_of)
+        return self.standing[id]
+
+    def dataflow(
+        self,
+        plan: Plan,
+        names: Sequence[str] | None,
+        as_of: int | None,
+        until: int | None,
+        export: Callable[[GlobalId, Schema], Export],
+    ) -> Operation[tuple[DataflowHeader, DataflowBody]]:
+        """A dataflow of one export, which `export` makes of the id of what it exports, and its schema."""
+        used = gets(plan)
+        sources = [(name, source) for name, source in self.sources.items() if source in used]
+        known = {**self._found, **self.standing}
+        indexes = [known[each] for each in used if each in known]
+        readable = {source: self.schemas[source] for _, source in sources}
+        readable.update({index.export.id: index.export.schema for index in indexes})
+        schema = renamed(plan_schema(plan, readable), names)
+        builds: tuple[Build, ...] = ()
+        if isinstance(plan, Get) and not sources:
+            on = plan.id
+        else:
+            # Also for a bare source: an import of an index on it stands for it, and a plan may want both.
+            on = self.fresh("u")
+            builds = (Build(on, plan),)
+        made = export(on, schema)
+        states: dict[str, ShardState] = {}
+        if sources:
+            states = yield from work(lambda: self._shards.states(name for name, _ in sources))
+        if as_of is None:
+            as_of = self._newest(list(states.values()), indexes)
+        header = DataflowHeader(
+            name=made.id,
+            as_of=as_of,
+            until=until,
+            source_imports=tuple(
+                SourceImport(source, name, self.schemas[source], states[name].upper)
+                for name, source in sources
+            ),
+            index_imports=tuple(IndexImport(index.export.id) for index in indexes),
+            exports=(made,),
+        )
+        return header, DataflowBody(builds)
+
+    def create_dataflow(
+        self, header: DataflowHeader, body: DataflowBody, *, schedule: bool
+    ) -> Operation[None]:
+        """Say it, and wait until it was accepted."""
+        sent = [self._core.say(command.CreateDataflow(0, header, encode_body(body)), judged=True)]
+        if schedule:
+            sent.append(self._core.say(command.Schedule(0, header.exports[0].id), judged=True))
+        yield from self._core.accepted(sent)
+
+    def _newest(self, shards: Sequence[ShardState], indexes: Sequence[Standing]) -> int:
+        """The newest time that all of these have sealed, as far as we know; else the first readable one."""
+        uppers = [shard.upper for shard in shards]
+        for index in indexes:
+            heard = self._core.frontier(index.export.id)
+            uppers.append((0,) if heard is None else heard)
+        floor = max([*(shard.since for shard in shards), *(index.since for index in indexes)], default=0)
+        return max(floor, min((upper[0] - 1 for upper in uppers if upper), default=floor))
+
+    # -- what was created
+
+    def schedule(self, index: Standing) -> Operation[None]:
+        """As `Client.schedule`."""
+        yield from self._core.accepted([self._core.say(command.Schedule(0, index.export.id), judged=True)])
+
+    def allow_compaction(self, index: Standing, since: int) -> None:
+        """As `Client.allow_compaction`."""
+        since = time_of(since, "since") or 0
+        index.since = max(index.since, since)
+        self._core.say(command.AllowCompaction(0, index.export.id, (since,)))
+
+    def drop(self, index: Standing) -> None:
+        """As `Client.drop`."""
+        self.standing.pop(index.export.id, None)
+        self._core.say(command.AllowCompaction(0, index.export.id, ()))
+
+
+def gets(plan: object) -> list[GlobalId]:
+    """The ids that a plan names, each once, in order."""
+    found: dict[GlobalId, None] = {}
+    stack: list[object] = [plan]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Get):
+            found[item.id] = None
+        elif isinstance(item, msgspec.Struct):
+            stack += [getattr(item, field) for field in reversed(item.__struct_fields__)]
+        elif isinstance(item, tuple):
+            stack += reversed(item)
+    return list(found)

@@ -1,0 +1,59 @@
+"""Place: where a replica and its shards are, as a user tells it.
+
+Does not: connect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from errno import ENOENT
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from clusterd.storage.store import Store
+from shm_arrangements.instance import list_instances
+
+if TYPE_CHECKING:
+    from clusterd.launcher import Replica
+
+__all__ = ["Place", "instance_of", "open_store", "place_of"]
+
+
+class Place(NamedTuple):
+    """instance: the token of the replica's shared memory, if it was told; config: to begin a session with."""
+
+    address: str
+    data_dir: Path | None
+    instance: str | None
+    config: dict[str, Any]
+
+
+def place_of(
+    where: str | Replica,
+    data_dir: Path | str | None,
+    instance: str | None,
+    config: Mapping[str, Any] | None,
+) -> Place:
+    """A launched replica knows all of it; of an address the rest has to be told."""
+    config = dict(config or {})
+    if isinstance(where, str):
+        return Place(where, None if data_dir is None else Path(data_dir), instance, config)
+    data_dir = where.data_dir if data_dir is None else Path(data_dir)
+    return Place(where.address, data_dir, where.instance, {**where.config, **config})
+
+
+def open_store(data_dir: Path | None) -> Store | None:
+    """The shards of a replica that is there. Raises FileNotFoundError, DataDirMismatch."""
+    if data_dir is None:
+        return None
+    if not data_dir.exists():
+        raise FileNotFoundError(ENOENT, "no such data_dir; give the replica's --data-dir", str(data_dir))
+    return Store.open(data_dir, create=False)
+
+
+def instance_of(pid: int | None) -> str | None:
+    """The living instance whose supervisor is `pid`, if there is exactly one."""
+    if pid is None:
+        return None
+    tokens = [each.token for each in list_instances() if each.alive and each.pid == pid]
+    return tokens[0] if len(tokens) == 1 else None
