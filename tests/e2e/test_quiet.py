@@ -59,7 +59,11 @@ def test_an_idle_daemon_makes_no_wake_ups_at_all(mode: str, tmp_path: Path) -> N
 
 
 def anonymous_bytes(pid: int) -> int:
-    """What it holds of its own. A library's pages are not: they turn private when others that map it end."""
+    """What it holds of its own, and nobody else could map.
+
+    Not its unique set: batches that maintenance has merged away and let go of meanwhile count in that, though
+    a reader's last snapshot only borrows them, and so do a library's pages once other daemons have ended.
+    """
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     return next(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Anonymous:"))
 
