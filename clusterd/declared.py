@@ -18,11 +18,12 @@ from controller_proto.dataflow import MAX_TIME, DataflowHeader, Export, WireFron
 from controller_proto.errors import Refusal
 from controller_proto.ids import GlobalId, id_to_u64
 
-__all__ = ["Catalog", "Collection", "Dataflow", "IdSet", "Key", "rises"]
+__all__ = ["READABLE_KINDS", "Catalog", "Collection", "Dataflow", "IdSet", "Key", "rises"]
 
 Key = tuple[GlobalId, int]  # (id, incarnation): what pages and notices go by (R9)
 
 _MAX_DIGITS = 19  # of 2^62
+READABLE_KINDS = frozenset({"index", "materialized-view"})
 _REPORTING_KINDS = frozenset({"index", "materialized-view"})  # subscriptions never report frontiers
 
 
@@ -177,12 +178,12 @@ class Catalog:
         raise Refusal("unknown-id", f"{id} was not created in this session")
 
     def find_readable(self, id: GlobalId, time: int | None) -> Collection:
-        """The index `id`, to be read at `time` (None: the newest).
+        """The index or view `id`, to be read at `time` (None: the newest).
 
         Raises Refusal `unknown-id`, `dropped`, `invalid-plan`, `below-since`.
         """
         found = self.find(id)
-        if found.export.kind != "index":
+        if found.export.kind not in READABLE_KINDS:
             raise Refusal(
                 "invalid-plan", f"{id} is a {found.export.kind}, not an index", "peek an index on it"
             )

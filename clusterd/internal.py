@@ -47,7 +47,9 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
 
 
 class Declare(msgspec.Struct, frozen=True, tag="declare"):
-    """To interactive workers: maintenance owns index `export.id`, readable from `as_of` on once published."""
+    """To interactive workers: maintenance owns `export.id`, readable from `as_of` on: an index once it is
+    published, a view as far as its shard is written.
+    """
 
     session: int
     export: Export
@@ -56,11 +58,14 @@ class Declare(msgspec.Struct, frozen=True, tag="declare"):
 
 
 class Undeclare(msgspec.Struct, frozen=True, tag="undeclare"):
-    """The owner refused the dataflow: what waits for `id` is answered `unknown-id`."""
+    """What waits for `id` is answered with `code`: `unknown-id` if the owner refused the dataflow; `dropped`
+    of a view, whose compaction no interactive worker hears of.
+    """
 
     session: int
     id: GlobalId
     incarnation: int
+    code: str = "unknown-id"
 
 
 class AppliedBy(msgspec.Struct, frozen=True, tag="applied-by"):

@@ -25,7 +25,7 @@ import msgspec
 
 from clusterd import internal
 from clusterd.config import SETTINGS, Setting
-from clusterd.declared import Catalog, Collection, Dataflow
+from clusterd.declared import READABLE_KINDS, Catalog, Collection, Dataflow
 from clusterd.multiplexer_events import (
     Backlog,
     Close,
@@ -395,11 +395,20 @@ class Multiplexer:
         return subscriptions.check(header, self._standing)
 
     def _announce(self, session: Session, entry: Collection) -> Effects:
-        """Tell the interactive workers of an index of maintenance's: their hold on it starts here (R6)."""
-        if entry.export.kind != "index" or self._placement.is_solo:
+        """Tell the interactive workers of what they may read of maintenance's; of an index their hold on it
+        starts here (R6).
+        """
+        if entry.export.kind not in READABLE_KINDS or self._placement.is_solo:
             return []
         declare = internal.Declare(session.number, entry.export, entry.incarnation, entry.as_of)
         return [Tell(self._placement.interactive, declare)]
+
+    def _undeclare(self, session: int, entry: Collection, code: str) -> Effects:
+        """Tell the interactive workers, who were told of it, that nothing of it will be read any more."""
+        if entry.export.kind not in READABLE_KINDS or self._placement.is_solo:
+            return []
+        gone = internal.Undeclare(session, entry.id, entry.incarnation, code)
+        return [Tell(self._placement.interactive, gone)]
 
     def _on_owner_command(self, session: Session, command: Schedule | AllowWrites, payload: bytes) -> Effects:
         entry = session.own_catalog.find(command.id)
@@ -424,7 +433,10 @@ class Multiplexer:
                 self._lose_imports(entry.dataflow)
             if entry.is_finished:
                 self._forget_notices(entry)
-        return [Forward(workers, session.number, command, payload, {entry.id: entry.incarnation})]
+        forward = Forward(workers, session.number, command, payload, {entry.id: entry.incarnation})
+        if entry.dropped and entry.export.kind == "materialized-view":
+            return [forward, *self._undeclare(session.number, entry, "dropped")]
+        return [forward]
 
     def _on_sync(self, session: Session, sync: Sync, payload: bytes) -> Effects:
         # A worker held by the test hook is left out: its validation cannot come before the release.
@@ -601,9 +613,8 @@ class Multiplexer:
                 if self._stands_in(entry, self._standing) or self._stands_in(entry, self._collecting()):
                     continue  # told again by a newer session: it is judged anew
                 self._forget_notices(entry)
-                if dataflow.owner == OWNER and entry.export.kind == "index" and not self._placement.is_solo:
-                    gone = internal.Undeclare(refusal.session, entry.id, entry.incarnation)
-                    effects.append(Tell(self._placement.interactive, gone))
+                if dataflow.owner == OWNER:
+                    effects += self._undeclare(refusal.session, entry, "unknown-id")
         if session is not None:
             refused = Refused(refusal.seq, refusal.code, refusal.message, refusal.hint)
             session.machine.response(refused)

@@ -28,7 +28,7 @@ __all__ = ["REUSED", "digest_of", "judge", "tally"]
 
 REUSED = "reused"
 NEW = "new"
-_KINDS_THAT_GO_ON = frozenset({"index"})
+_KINDS_THAT_GO_ON = frozenset({"index", "materialized-view"})
 
 
 def digest_of(command: CreateDataflow) -> bytes:

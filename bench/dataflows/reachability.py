@@ -90,6 +90,9 @@ class _Arrays:
         for start in range(0, len(self._part), block_rows):
             yield self._part.slice(start, min(start + block_rows, len(self._part)))
 
+    def read_errors(self, lower: int, upper: Frontier, *, block_rows: int) -> Iterator[Updates]:
+        return iter(())
+
 
 class _Environment:
     """Where the dataflow reads and writes."""

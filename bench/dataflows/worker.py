@@ -77,6 +77,9 @@ class Shard:
         for start in range(0, len(self._part), block_rows):
             yield self._part.slice(start, min(start + block_rows, len(self._part)))
 
+    def read_errors(self, lower: int, upper: Frontier, *, block_rows: int) -> Iterator[Updates]:
+        return iter(())
+
 
 class _Probe:
     """The end of a view: counts what comes, and keeps it if asked to."""

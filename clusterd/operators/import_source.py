@@ -1,7 +1,7 @@
 """Import of a shard: its updates of a round, in blocks, as they were written.
 
 The frontier is what the shard was last seen to be sealed up to; whoever hears of news (storage/tail.py) calls
-`refresh`. A round reads up to that and no further, so it never waits. Rows come without errors.
+`refresh`. A round reads up to that and no further, so it never waits.
 
 Does not: poll, consolidate, keep anything between rounds.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, OperatorStatistics, Round
+from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, OperatorStatistics, Round, types_of
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.types import ColumnSpec
@@ -32,6 +32,9 @@ class ShardReader(Protocol):
 
     def read(self, lower: int, upper: Frontier, *, block_rows: int) -> Iterator[Updates]:
         """Updates with lower <= time < upper, in any order."""
+
+    def read_errors(self, lower: int, upper: Frontier, *, block_rows: int) -> Iterator[Updates]:
+        """As `read`, of errors in data: a shard that a view is written into may hold some."""
 
 
 class ImportSource:
@@ -66,6 +69,8 @@ class ImportSource:
             raise InvariantViolation("a source is read within a round")
         for updates in self._shard.read(round.lower, round.limit, block_rows=BLOCK_ROWS):
             yield Delta.of(round.cut(updates))
+        for errors in self._shard.read_errors(round.lower, round.limit, block_rows=BLOCK_ROWS):
+            yield Delta(Updates.empty(types_of(self.schema)), round.cut(errors))
 
     def finish(self) -> None:
         self._round = None

@@ -21,7 +21,7 @@ beyond what it has read cannot be told apart any more, and ends the replica.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -88,7 +88,8 @@ class ViewWriter:
         self._stored: Frontier | None = None  # how far what is there is known
         self._may_write = False
         self._look = True  # the shard may have moved since it was read
-        self._work: Iterator[None] | None = None
+        self._work: Generator[None, None, None] | None = None
+        self._closed = False
 
     def permit(self) -> None:
         """Writing is allowed from now on."""
@@ -100,14 +101,15 @@ class ViewWriter:
 
     def offer(self, upper: Frontier, deltas: Sequence[Delta]) -> None:
         """The collection changes by `deltas`, at times since the last offer, and is known up to `upper`."""
-        self._offered.append((upper, deltas))
+        if not self._closed:
+            self._offered.append((upper, deltas))
 
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something. Nothing is to do before the first offer."""
         if self._work is not None or self._offered:
             return True
-        return self._wanted != Frontier.minimum() and (self._look or self._can_write)
+        return not self._closed and self._wanted != Frontier.minimum() and (self._look or self._can_write)
 
     def step(self) -> None:
         """A piece of work: some milliseconds, or a commit."""
@@ -125,17 +127,19 @@ class ViewWriter:
 
     def close(self) -> None:
         """Write no more, and let go of everything."""
-        self._work = None  # abandons an append that was begun
+        self._closed = True
+        if self._work is not None:
+            self._work.close()  # abandons an append that was begun
+        self._work = None
         self._offered.clear()
         self._oks.clear()
         self._errs.clear()
-        self._wanted, self._look, self._may_write = Frontier.minimum(), False, False
 
     @property
     def _can_write(self) -> bool:
         return self._may_write and self._stored is not None and self._stored.precedes(self._wanted)
 
-    def _round(self) -> Iterator[None]:
+    def _round(self) -> Generator[None, None, None]:
         if self._look:
             self._look = False
             yield from self._read_back()

@@ -24,6 +24,7 @@ from clusterd.operators.constant import ConstantSource
 from clusterd.operators.distinct import DistinctOperator
 from clusterd.operators.export_index import ExportIndex
 from clusterd.operators.export_subscribe import ExportSubscribe
+from clusterd.operators.export_view import ExportView
 from clusterd.operators.flat_map import FlatMapOperator
 from clusterd.operators.iterative_join import IterativeJoin
 from clusterd.operators.join import Closure, JoinOperator
@@ -38,6 +39,7 @@ from clusterd.operators.temporal import TemporalOperator
 from clusterd.operators.threshold import ThresholdOperator
 from clusterd.operators.top_k import TopKOperator
 from clusterd.operators.union import UnionOperator
+from clusterd.operators.view_writer import ViewWriter
 from clusterd.render.expr import compile_expr
 from clusterd.render.physical import (
     ArrangeNode,
@@ -103,15 +105,16 @@ def build_graph(
     clock: Clock,
     exchange: ExchangeFactory = identity_exchange,
     subscribed: Callable[[Export, ExportSubscribe], None] | None = None,
+    view: Callable[[Export], ViewWriter] | None = None,
 ) -> Graph:
     """Raises: what the environment raises; nothing else for a plan that `lower` made.
 
     subscribed: called with each subscription that is made; what it has to tell is to be taken after each
-    round.
+    round. view: makes what writes a view.
     """
     graph = Graph(clock=clock, exchange=exchange)
     try:
-        _Building(plan, environment, graph, subscribed).run()
+        _Building(plan, environment, graph, subscribed, view).run()
     except BaseException:
         graph.close()
         raise
@@ -125,11 +128,13 @@ class _Building:
         environment: Environment,
         graph: Graph,
         subscribed: Callable[[Export, ExportSubscribe], None] | None = None,
+        view: Callable[[Export], ViewWriter] | None = None,
     ) -> None:
         self._plan = plan
         self._environment = environment
         self._graph = graph
         self._subscribed = subscribed
+        self._view = view
         self._numbers: list[int] = []  # of the graph's nodes, by the plan's
         self._sources = {imported.id: imported for imported in plan.header.source_imports}
         self._indexes: dict[GlobalId, tuple[int, ArrangedInput]] = {}
@@ -227,6 +232,10 @@ class _Building:
                     raise InvariantViolation("a subscription that nobody takes", id=export.id)
                 self._subscribed(export, subscription)
                 return subscription, f"subscribe {export.id}", {}
+            case ExportNode(input, export) if export.kind == "materialized-view":
+                if self._view is None:
+                    raise InvariantViolation("a view that nobody writes", id=export.id)
+                return ExportView(self._columns(input), self._view(export)), f"view {export.id}", {}
             case ExportNode(input, export):
                 index = self._environment.export(export)
                 return ExportIndex(self._columns(input), index), f"export {export.id}", {0: export.key}

@@ -192,7 +192,8 @@ def _line(node: Node) -> str:
         case LeaveNode(_, _, id):
             return f"Leave {id}"
         case ExportNode(_, export):
-            return f"Export {export.kind} {export.id} on={export.on} key={_columns(export.key)}"
+            shard = f" shard={export.shard}" if export.shard else ""
+            return f"Export {export.kind} {export.id} on={export.on} key={_columns(export.key)}{shard}"
 
 
 def _scope(node: ScopeNode) -> str:

@@ -95,6 +95,10 @@ class Collection:
         return self.export is not None and self.export.kind == "subscribe"
 
     @property
+    def is_view(self) -> bool:
+        return self.export is not None and self.export.kind == "materialized-view"
+
+    @property
     def is_placeholder(self) -> bool:
         return self.export is None
 

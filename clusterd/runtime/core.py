@@ -96,7 +96,8 @@ class RuntimeCore:
         self.reads = Reads(self.state)
         self.flows = Flows(self.state, self.reads)
         self._initialising = False
-        self._queue: list[internal.Run | internal.Declare] = []  # of a session in initialisation
+        # Of a session in initialisation.
+        self._queue: list[internal.Run | internal.Declare | internal.Undeclare] = []
         self._settings: dict[str, Any] = {}
         self._last_dataflow = 0
         self._on: dict[type, Callable[[Any], None]] = {
@@ -132,7 +133,7 @@ class RuntimeCore:
         self._appliers: dict[type, Callable[[internal.Run, Any], None]] = {
             CreateDataflow: self._apply_create,
             Schedule: self._apply_schedule,
-            AllowWrites: lambda run, command: None,
+            AllowWrites: self._apply_writes,
             AllowCompaction: self._apply_compaction,
             UpdateConfiguration: self._apply_configuration,
             Peek: lambda run, command: self.reads.resume(run.session, command.uuid),
@@ -225,7 +226,7 @@ class RuntimeCore:
                     self.flows.drop(collection)
         self.policy.initialised(self)
         for item in queue:
-            if isinstance(item, internal.Declare):
+            if isinstance(item, internal.Declare | internal.Undeclare):
                 self.policy.message(self, item)
             elif not isinstance(item.command, CreateInstance | UpdateConfiguration):
                 self._appliers[type(item.command)](item, item.command)
@@ -253,8 +254,8 @@ class RuntimeCore:
         """Whether effects of the session wait for InitializationComplete."""
         return self._initialising and session == self.state.session
 
-    def enqueue(self, declare: internal.Declare) -> None:
-        self._queue.append(declare)
+    def enqueue(self, message: internal.Declare | internal.Undeclare) -> None:
+        self._queue.append(message)
 
     def _refuse(self, run: internal.Run, refusal: Refusal) -> None:
         message = internal.Refusal(run.session, run.command.seq, refusal.code, refusal.message, refusal.hint)
@@ -383,6 +384,12 @@ class RuntimeCore:
         collection = self.state.collections.get(_key(run, command.id))
         if collection is not None:
             self.flows.schedule(collection)
+
+    def _apply_writes(self, run: internal.Run, command: AllowWrites) -> None:
+        """Sinks alone are written; what was dropped meanwhile is not (P15)."""
+        collection = self.state.collections.get(_key(run, command.id))
+        if collection is not None and collection.is_view and not collection.applied.is_empty:
+            self.state.emit(fx.PermitWrites(collection.key))
 
     def _apply_compaction(self, run: internal.Run, command: AllowCompaction) -> None:
         collection = self.state.collections.get(_key(run, command.id))

@@ -21,12 +21,14 @@ from clusterd.operators.import_index import ImportIndex
 from clusterd.operators.import_published import ImportPublished
 from clusterd.operators.import_snapshot import ImportSnapshot
 from clusterd.operators.import_source import ImportSource
+from clusterd.operators.view_writer import ViewWriter
 from clusterd.render.build import ImportedIndex, build_graph
 from clusterd.runtime.effects import Build, Failed, RoundDone, ShardMoved, StartRound, Tell
 from clusterd.runtime.owned import OwnedIndexes
 from clusterd.runtime.peeks import Key
 from clusterd.runtime.published import PublishedIndexes
 from clusterd.runtime.subscriptions import encode_told
+from clusterd.runtime.views import Views
 from clusterd.storage.store import Store
 from clusterd.storage.tail import ShardTail
 from controller_proto.dataflow import Export, IndexImport, SourceImport
@@ -88,6 +90,7 @@ class Dataflows:
         self._owned = owned
         self._published = published
         self._store = store
+        self.views = Views(store, clock)
         self._tail: ShardTail | None = None
         self._clock = clock
         # A query that finds no room ends alone; a maintained dataflow cannot be given up (exit code).
@@ -100,10 +103,17 @@ class Dataflows:
         """Render it. Raises: ShmExhausted, RegistryFull; nothing of it is left then."""
         environment = _Environment(self, build)
         try:
-            graph = build_graph(build.plan, environment, clock=self._clock, subscribed=environment.subscribed)
+            graph = build_graph(
+                build.plan,
+                environment,
+                clock=self._clock,
+                subscribed=environment.subscribed,
+                view=environment.view,
+            )
         except BaseException:
             for key in build.exports:
                 self._owned.close(key)
+                self.views.close(key)
             raise
         self._running[build.number] = _Running(build, environment.sources, environment.subscriptions)
         self._scheduler.add(build.number, graph)
@@ -208,6 +218,7 @@ class Dataflows:
     def _look(self, name: str) -> ShardMoved:
         assert self._store is not None
         upper = self._store.shard(name).upper
+        self.views.moved(name)
         for running in self._running.values():
             for shard, source in running.sources:
                 if shard == name:
@@ -217,6 +228,7 @@ class Dataflows:
     def close_all(self) -> None:
         self._scheduler.close()
         self._running.clear()
+        self.views.close_all()
         if self._tail is not None:
             self._tail.close()
         if self._store is not None:
@@ -272,6 +284,14 @@ class _Environment:
         gone = self._owned.create((export.id, 0), export, as_of)
         self._owned.close((export.id, 0))
         return gone
+
+    def view(self, export: Export) -> ViewWriter:
+        views, as_of = self._dataflows.views, self._build.header.as_of
+        incarnation = self._exports.get(export.id)
+        writer = views.create((export.id, incarnation or 0), export, as_of)
+        if incarnation is None:  # dropped before it was built
+            views.close((export.id, 0))
+        return writer
 
     def subscribed(self, export: Export, subscription: ExportSubscribe) -> None:
         incarnation = self._exports.get(export.id)

@@ -15,13 +15,14 @@ import msgspec
 
 from clusterd.internal import FromWorker, ToWorker
 from clusterd.runtime.peeks import Key, PendingPeek
-from controller_proto.dataflow import DataflowHeader
+from controller_proto.dataflow import DataflowHeader, Export
 from shm_arrangements.frontier import Frontier
 
 __all__ = [
-    "Abandon", "ArmFailpoint", "Build", "CloseGraph", "CloseIndex", "Configure", "Effect", "Evaluate",
-    "Evaluated", "Event", "Failed", "Flush", "Forget", "Leave", "PageSeen", "ReadPage", "RoundDone", "Send",
-    "SetCompaction", "ShardMoved", "StartRound", "Tell", "UnwatchShard", "WatchShard",
+    "Abandon", "ArmFailpoint", "Build", "CloseGraph", "CloseIndex", "CloseView", "Configure", "Effect",
+    "Evaluate", "Evaluated", "Event", "Failed", "Flush", "Forget", "Leave", "PageSeen", "PermitWrites",
+    "ReadPage", "RoundDone", "Send", "SetCompaction", "ShardMoved", "StartRound", "Tell", "UnwatchShard",
+    "WatchShard",
 ]  # fmt: skip
 
 
@@ -117,9 +118,13 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class ReadPage(msgspec.Struct, frozen=True):
-    """Read the publication of another process's collection; answer with PageSeen."""
+    """Read how far another process's collection is; answer with PageSeen.
+
+    stored: of a view, which is in a shard; None of an index, which is published.
+    """
 
     key: Key
+    stored: Export | None = None
 
 
 class Evaluate(msgspec.Struct, frozen=True):
@@ -182,6 +187,18 @@ class CloseIndex(msgspec.Struct, frozen=True):
     key: Key
 
 
+class CloseView(msgspec.Struct, frozen=True):
+    """Write the view no more; what is in its shard stays."""
+
+    key: Key
+
+
+class PermitWrites(msgspec.Struct, frozen=True):
+    """The view may be written, from now on and for good."""
+
+    key: Key
+
+
 class SetCompaction(msgspec.Struct, frozen=True):
     """The collection's history may be rounded up to `frontier`."""
 
@@ -226,5 +243,6 @@ class Leave(msgspec.Struct, frozen=True):
 
 Effect = (
     Send | ReadPage | Evaluate | Parked | SendPart | Abandon | Build | StartRound | CloseGraph | CloseIndex
+    | CloseView | PermitWrites
     | SetCompaction | Forget | WatchShard | UnwatchShard | Configure | ArmFailpoint | Leave
 )  # fmt: skip

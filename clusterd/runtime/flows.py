@@ -14,7 +14,7 @@ import msgspec
 from clusterd import internal
 from clusterd.runtime import effects as fx
 from clusterd.runtime.collection import Collection, Dataflow, meet_all
-from clusterd.runtime.hydration import KINDS, Hydration
+from clusterd.runtime.hydration import COMPUTED, KINDS, WRITTEN, Hydration
 from clusterd.runtime.peeks import Key
 from clusterd.runtime.reads import Reads
 from clusterd.runtime.state import RuntimeState, dropped, unknown
@@ -36,7 +36,7 @@ class Flows:
         self._dataflows = state.dataflows
         self._hydration = Hydration()
         self._shards: dict[str, Frontier] = {}
-        self._readers: dict[str, set[int]] = {}  # shard -> dataflows
+        self._readers: dict[str, set[int | Key]] = {}  # shard -> dataflows that read it, views stored in it
         self._reports: dict[Key, dict[str, Frontier]] = {}  # not yet sent, newest by kind
         self._told: dict[Key, Frontier] = {}  # of subscriptions: a round is told piece by piece
 
@@ -62,10 +62,11 @@ class Flows:
         if self._state.policy.builds_at_once:
             self._build(dataflow)
         for name in dataflow.shards:
-            self._readers.setdefault(name, set()).add(dataflow.number)
-            if len(self._readers[name]) == 1:
-                self._shards[name] = Frontier.minimum()
-                self._state.emit(fx.WatchShard(name))
+            self._watch(name, dataflow.number)
+        for key in dataflow.exports:
+            export = self._collections[key].export
+            if export is not None and self._collections[key].is_view:
+                self._watch(export.shard, key)
 
     def go_on(self, proposed: Collection) -> None:
         """A collection that stands is one of the new session: as if made anew at its as_of (P12)."""
@@ -76,7 +77,14 @@ class Flows:
         self._state.touch(collection.key)
         if collection.is_owned:
             self._hydration.restart(collection.key, collection.as_of)
-            self._report(collection.key, self._hydration.advance(collection.key, collection.upper))
+            if collection.is_view:
+                computed = self.dataflow_of(collection).upper
+                self._report(collection.key, self._hydration.advance(collection.key, computed, COMPUTED))
+                self._report(
+                    collection.key, self._hydration.advance(collection.key, collection.upper, WRITTEN)
+                )
+            else:
+                self._report(collection.key, self._hydration.advance(collection.key, collection.upper))
 
     def _build(self, dataflow: Dataflow) -> None:
         dataflow.built = dataflow.computing = True
@@ -86,7 +94,8 @@ class Flows:
             collection = self._collections[key]
             if collection.is_subscription:
                 continue
-            if not collection.hold.is_empty and collection.hold.time > collection.as_of:
+            is_compacted = not collection.hold.is_empty and collection.hold.time > collection.as_of
+            if is_compacted and not collection.is_view:
                 self._state.emit(fx.SetCompaction(key, collection.hold))
             self._state.policy.moved(self._state, collection)
 
@@ -150,7 +159,7 @@ class Flows:
             if collection.is_subscription:
                 self._tell_end(collection, collection.ended)
             if dataflow.built:
-                self._state.emit(fx.CloseIndex(key))
+                self._release(collection)
             self._report(key, self._hydration.close(key))
             for number in sorted(collection.needs):  # only queries import a query's result
                 self._give_up(self._dataflows[number])
@@ -207,12 +216,13 @@ class Flows:
         if collection.is_owned:
             if collection.hold.is_empty:
                 self._close(collection)
-            elif collection.is_subscription:
-                return
+            elif collection.is_subscription or collection.is_view:
+                return  # nothing of it is kept here
             elif collection.ended is None and self.dataflow_of(collection).built:
                 self._state.emit(fx.SetCompaction(key, collection.hold))
             return
-        self._state.emit(fx.Send(internal.Applied(*key, collection.hold.to_wire())))
+        if not collection.is_view:  # the shard's since is its own
+            self._state.emit(fx.Send(internal.Applied(*key, collection.hold.to_wire())))
         if collection.hold.is_empty:
             del self._collections[key]
             self._state.emit(fx.Forget(key))
@@ -226,7 +236,7 @@ class Flows:
             self._stop(dataflow)
             del self._dataflows[dataflow.number]
         if dataflow.built and collection.ended is None:
-            self._state.emit(fx.CloseIndex(key))
+            self._release(collection)
         if collection.is_subscription and collection.ended is None:
             self._tell_end(collection, dropped(collection.id))
         self._told.pop(key, None)
@@ -244,11 +254,31 @@ class Flows:
             if imported is not None and imported.needs.pop(dataflow.number, None) is not None:
                 self._state.touch(key)
         for name in dataflow.shards:
-            readers = self._readers.get(name, set())
-            readers.discard(dataflow.number)
-            if not readers and self._readers.pop(name, None) is not None:
-                del self._shards[name]
-                self._state.emit(fx.UnwatchShard(name))
+            self._unwatch(name, dataflow.number)
+
+    def _release(self, collection: Collection) -> None:
+        """Let go of what a built collection is here: an index, or the right to write a shard."""
+        if collection.is_view and collection.export is not None:
+            self._state.emit(fx.CloseView(collection.key))
+            self._unwatch(collection.export.shard, collection.key)
+        else:
+            self._state.emit(fx.CloseIndex(collection.key))
+
+    def _watch(self, name: str, reader: int | Key) -> None:
+        readers = self._readers.setdefault(name, set())
+        readers.add(reader)
+        if len(readers) == 1:
+            self._shards[name] = Frontier.minimum()
+            self._state.emit(fx.WatchShard(name))
+        elif not isinstance(reader, int):
+            self._stored(self._collections[reader], self._shards[name])
+
+    def _unwatch(self, name: str, reader: int | Key) -> None:
+        readers = self._readers.get(name, set())
+        readers.discard(reader)
+        if not readers and self._readers.pop(name, None) is not None:
+            del self._shards[name]
+            self._state.emit(fx.UnwatchShard(name))
 
     # -- progress ------------------------------------------------------------------------------------------
 
@@ -303,6 +333,9 @@ class Flows:
         for key in dataflow.exports:
             if key in dataflow.live:
                 collection = self._collections[key]
+                if collection.is_view:  # sealed when it is written
+                    self._report(key, self._hydration.advance(key, done.upper, COMPUTED))
+                    continue
                 self._report(key, self._hydration.advance(key, done.upper))
                 if not collection.is_subscription:
                     self._state.policy.moved(self._state, collection)
@@ -313,8 +346,19 @@ class Flows:
         if moved.name not in self._shards:
             return
         self._shards[moved.name] = Frontier.join(self._shards[moved.name], moved.upper)
-        for number in sorted(self._readers[moved.name]):
+        readers = self._readers[moved.name]
+        for number in sorted(reader for reader in readers if isinstance(reader, int)):
             self.advance(self._dataflows[number])
+        for key in sorted(reader for reader in readers if not isinstance(reader, int)):
+            self._stored(self._collections[key], self._shards[moved.name])
+
+    def _stored(self, collection: Collection, upper: Frontier) -> None:
+        """The shard of a view is sealed up to `upper`, by whomever."""
+        if not collection.upper.precedes(upper):
+            return
+        self._report(collection.key, self._hydration.advance(collection.key, upper, WRITTEN))
+        self._state.policy.moved(self._state, collection)
+        self.sealed(collection, upper)
 
     def _report(self, key: Key, news: dict[str, Frontier]) -> None:
         collection = self._collections[key]

@@ -5,6 +5,7 @@ only what changed, none is lower than the one before, and after the empty fronti
 kind is said again.
 
 The three kinds of a maintained index move together: a round reads its inputs up to the upper it then seals.
+Of a view `write` is how far its shard is sealed, by whomever, and the others how far it is computed.
 
 Does not: send, coalesce, know sessions or when a collection is dropped.
 """
@@ -15,9 +16,11 @@ from clusterd.runtime.peeks import Key
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 
-__all__ = ["KINDS", "Hydration"]
+__all__ = ["COMPUTED", "KINDS", "WRITTEN", "Hydration"]
 
-KINDS = ("write", "input", "output")
+WRITTEN = ("write",)
+COMPUTED = ("input", "output")
+KINDS = (*WRITTEN, *COMPUTED)
 
 
 class Hydration:
@@ -39,15 +42,16 @@ class Hydration:
         self.forget(key)
         self.expect(key, as_of)
 
-    def advance(self, key: Key, upper: Frontier) -> dict[str, Frontier]:
-        """What to report now that all three kinds stand at `upper`; empty if nothing changed.
+    def advance(self, key: Key, upper: Frontier, kinds: tuple[str, ...] = KINDS) -> dict[str, Frontier]:
+        """What to report now that these kinds stand at `upper`; empty if nothing changed.
 
         Raises: InvariantViolation if a kind would regress.
         """
         if upper.less_equal(self._as_of[key]):
             return {}
         news = {}
-        for kind, last in self._reported[key].items():
+        for kind in kinds:
+            last = self._reported[key][kind]
             if upper.precedes(last):
                 raise InvariantViolation("a frontier regresses", key=key, kind=kind, last=last, upper=upper)
             if last.precedes(upper):

@@ -72,7 +72,8 @@ class Interactive:
     def look(self, state: RuntimeState, collection: Collection) -> None:
         if collection.key not in self._reading:
             self._reading.add(collection.key)
-            state.emit(fx.ReadPage(collection.key))
+            stored = collection.export if collection.is_view else None
+            state.emit(fx.ReadPage(collection.key, stored))
 
     def moved(self, state: RuntimeState, collection: Collection) -> None:
         return
@@ -145,14 +146,18 @@ class Interactive:
 
     def _on_undeclare(self, core: RuntimeCore, undeclare: internal.Undeclare) -> None:
         key = (undeclare.id, undeclare.incarnation)
-        core.state.refused.add(key)
+        if undeclare.code == "dropped" and core.defers(undeclare.session):
+            core.enqueue(undeclare)  # what is there goes with what is not said again
+            return
+        if undeclare.code == "unknown-id":
+            core.state.refused.add(key)
         core.state.proposed.pop(key, None)
         collection = core.state.collections.get(key)
         if collection is None:
             return
-        collection.gone = "unknown-id"
+        collection.gone = undeclare.code
         if collection.standing:
-            core.flows.drop(collection, "unknown-id")
+            core.flows.drop(collection, undeclare.code)
         else:
             core.flows.withdraw(collection)
 

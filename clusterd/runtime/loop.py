@@ -46,6 +46,7 @@ from clusterd.runtime.published import PublishedIndexes
 from clusterd.runtime.rehearsal import rehearse
 from clusterd.runtime.scans import Scan, Scans
 from clusterd.runtime.stash import Stash, Stashes
+from clusterd.runtime.views import StoredRows
 from clusterd.storage.store import Store
 from controller_proto.command import Peek
 from controller_proto.response import PeekError, PeekResponse
@@ -81,6 +82,7 @@ class WorkerLoop:
         )
         self._chunk_s = config.chunk_s
         self._scan_s = _SCAN_S if is_interactive else config.chunk_s / 2
+        self._view_s = config.chunk_s / 4
         self._validate = spec.config.validate
         self._scans = Scans()
         self._stashes = Stashes(None if store is None else store.data_dir)
@@ -106,6 +108,8 @@ class WorkerLoop:
             fx.StartRound: self.dataflows.start,
             fx.CloseGraph: lambda effect: self.dataflows.close(effect.number),
             fx.CloseIndex: lambda effect: self.owned.close(effect.key),
+            fx.CloseView: lambda effect: self.dataflows.views.close(effect.key),
+            fx.PermitWrites: lambda effect: self.dataflows.views.permit(effect.key),
             fx.SetCompaction: self._set_compaction,
             fx.Forget: self._forget,
             fx.WatchShard: self._watch,
@@ -162,6 +166,7 @@ class WorkerLoop:
             or self._may_tell
             or self._may_send_part
             or self.dataflows.has_work
+            or self.dataflows.views.has_work
             or self.owned.can_merge
         )
 
@@ -221,6 +226,9 @@ class WorkerLoop:
             self.feed(self.dataflows.tell())
         if self._may_send_part:
             self._send_part()
+        if self.dataflows.views.has_work:
+            self.dataflows.views.step(self._view_s)
+            budget_s -= self._view_s
         if self.dataflows.has_work:
             for done in self.dataflows.step(budget_s):
                 self.feed(done)
@@ -288,11 +296,15 @@ class WorkerLoop:
         self._link.queue(self._encode(effect.message))
 
     def _read_page(self, effect: fx.ReadPage) -> fx.Event:
+        if effect.stored is not None:
+            return self.dataflows.views.look(effect.key, effect.stored)
         assert self.published is not None
         return self.published.read(effect.key)
 
-    def _readable(self, pending: PendingPeek) -> Readable:
+    def _readable(self, pending: PendingPeek) -> Readable | StoredRows:
         key = pending.collection
+        if key in self.dataflows.views:
+            return self.dataflows.views.readable(key)
         if key in self.owned:
             return self.owned.readable(key)
         assert self.published is not None
@@ -319,7 +331,9 @@ class WorkerLoop:
         self._scans.add((pending.session, pending.uuid), self._scan_of(peek, effect.time, index))
         return None
 
-    def _scan_of(self, peek: Peek, time: int, index: Readable) -> Scan:
+    def _scan_of(self, peek: Peek, time: int, index: Readable | StoredRows) -> Scan:
+        if isinstance(index, StoredRows):
+            return index.scan(peek, time, self._role, lambda loaded: self._scan_of(peek, time, loaded))
         return evaluate_pieces(
             peek,
             time,
@@ -356,6 +370,7 @@ class WorkerLoop:
         self.owned.set_compaction(effect.key, effect.frontier)
 
     def _forget(self, effect: fx.Forget) -> None:
+        self.dataflows.views.close(effect.key)
         if self.published is not None:
             self.published.forget(effect.key)
 

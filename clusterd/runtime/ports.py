@@ -36,10 +36,34 @@ class WorkerPorts:
         plan = plan_dataflow(create.header, body, indexes)
         for source in create.header.source_imports:
             self._check_source(source, create.header.as_of)
+        for export in create.header.exports:
+            if export.kind == "materialized-view":
+                self._check_view(export)
         return plan
 
     def check_peek(self, peek: Peek, index: Export) -> None:
         check_peek(peek, index)
+
+    def _check_view(self, export: Export) -> None:
+        """A shard that is there says itself what may be NULL; one that is not is made as `export` says."""
+        if self._store is None:
+            raise Refusal(
+                "unknown-shard", f"export {export.id}: there is no data directory for shard {export.shard!r}",
+                "start the replica with --data-dir",
+            )  # fmt: skip
+        if not self._store.has_shard(export.shard):
+            return
+        found = self._store.shard(export.shard).schema
+        for ours, given in zip(found.columns, export.schema.columns, strict=False):
+            if ours.name != given.name or not same_type(ours, given):
+                what = f"column {given.name!r} ({type_name(given)}) is {ours.name!r} ({type_name(ours)})"
+                raise Refusal("schema-mismatch", f"export {export.id}: {what} in shard {export.shard!r}")
+        if found.arity != export.schema.arity:
+            raise Refusal(
+                "schema-mismatch",
+                f"export {export.id} has {export.schema.arity} columns, "
+                f"shard {export.shard!r} has {found.arity}",
+            )
 
     def _check_source(self, source: SourceImport, as_of: int) -> None:
         if self._store is None:

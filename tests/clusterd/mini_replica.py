@@ -57,6 +57,9 @@ class MemoryShard:
         for start in range(0, len(part), block_rows):
             yield updates_of(self.specs, part[start : start + block_rows])
 
+    def read_errors(self, lower: int, upper: Frontier, *, block_rows: int) -> Iterator[Updates]:
+        return iter(())
+
 
 def updates_of(specs: tuple[ColumnSpec, ...], changes: list[tuple[Row, int, int]]) -> Updates:
     return Updates.from_rows([spec.type for spec in specs], changes)

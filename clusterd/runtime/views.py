@@ -1,0 +1,175 @@
+"""The stored collections of a worker: views that it keeps up in shards, and shards that it reads for peeks.
+
+Maintenance owns the writers (operators/view_writer.py); each gets pieces of work in turn. Every runtime reads
+a stored collection from its shard, as far as that is sealed, whoever wrote it: the updates up to the time are
+arranged in this process, for one read, in pieces, and then read as an index is.
+
+Does not: decide who may write, watch shards (dataflows.py says when one has moved), keep what was read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+
+import msgspec
+
+from clusterd.convert import arrangement_schema
+from clusterd.dataflow.operator import BLOCK_ROWS
+from clusterd.operators.view_writer import ViewWriter
+from clusterd.runtime.effects import PageSeen
+from clusterd.runtime.evaluate import Readable
+from clusterd.runtime.peeks import Key
+from clusterd.runtime.scans import Scan
+from clusterd.storage.shard import Shard
+from clusterd.storage.store import Store
+from controller_proto.command import Peek
+from controller_proto.dataflow import MAX_TIME, Export
+from controller_proto.errors import Refusal
+from controller_proto.response import PeekError, PeekResponse
+from shm_arrangements.batch import Batch
+from shm_arrangements.builder import HeapAllocator, building
+from shm_arrangements.description import Description
+from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow
+from shm_arrangements.frontier import Frontier
+from shm_arrangements.schema import ArrangementSchema
+from shm_arrangements.writer import ERRS_SCHEMA
+
+__all__ = ["StoredRows", "Views"]
+
+
+class StoredRows:
+    """What a shard holds, for a peek. name: of the collection, for messages."""
+
+    def __init__(self, name: str, shard: Shard, schema: ArrangementSchema) -> None:
+        self._name = name
+        self._shard = shard
+        self._schema = schema
+
+    def scan(self, peek: Peek, time: int, served_by: str, evaluate: Callable[[Readable], Scan]) -> Scan:
+        """Answer `peek` at `time`, before the shard's upper, as `evaluate` does from what is there."""
+        try:
+            readable = yield from self._load(time)
+        except Refusal as refusal:
+            error = PeekError(refusal.code, refusal.message, refusal.hint)
+        except MultiplicityOverflow:
+            error = PeekError("multiplicity-overflow", f"a multiplicity of {self._name} leaves 64 bits")
+        else:
+            return (yield from evaluate(readable))
+        return msgspec.msgpack.encode(PeekResponse(peek.uuid, error, time, served_by))
+
+    def _load(self, time: int) -> Generator[None, None, Readable]:
+        since = self._shard.since
+        if not since.less_equal(time):
+            raise Refusal(
+                "below-since",
+                f"{self._name} cannot be read at {time}: the since of shard {self._shard.name!r} is {since}",
+                "read at a later time",
+            )
+        halves: list[list[Batch]] = []
+        end = Frontier.empty() if time == MAX_TIME else Frontier.at(time + 1)
+        description = Description(Frontier.minimum(), end, Frontier.minimum())
+        for read, schema in ((self._shard.read, self._schema), (self._shard.read_errors, ERRS_SCHEMA)):
+            batches: list[Batch] = []
+            for updates in read(0, end, block_rows=BLOCK_ROWS):
+                batches.append((yield from building(updates, schema, description, HeapAllocator())))
+                yield
+            halves.append(batches)
+        return Readable.of(self._name, self._schema, *halves)
+
+
+class Views:
+    """By collection. clock: seconds, for turns alone."""
+
+    def __init__(self, store: Store | None, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+        self._writers: dict[Key, tuple[str, ViewWriter]] = {}  # with their shards
+        self._stored: dict[Key, Export] = {}
+        self._turns: deque[Key] = deque()
+
+    def create(self, key: Key, export: Export, as_of: int) -> ViewWriter:
+        """A writer of the view, without permission to write. Its shard is made if it is not there."""
+        name = export.shard
+        shard = self._shard(name) if self._open.has_shard(name) else self._made(export)
+        writer = ViewWriter(key[0], shard, as_of)
+        self._writers[key] = name, writer
+        self._stored[key] = export
+        self._turns.append(key)
+        return writer
+
+    def permit(self, key: Key) -> None:
+        """The view may be written. No effect if it is over."""
+        if key in self._writers:
+            self._writers[key][1].permit()
+
+    def moved(self, shard: str) -> None:
+        """The shard may have a new upper."""
+        for name, writer in self._writers.values():
+            if name == shard:
+                writer.moved()
+
+    def close(self, key: Key) -> None:
+        """Write no more. What is written stays. No effect if it is not there."""
+        self._stored.pop(key, None)
+        _, writer = self._writers.pop(key, ("", None))
+        if writer is not None:
+            self._turns.remove(key)
+            writer.close()
+
+    @property
+    def has_work(self) -> bool:
+        return any(writer.has_work for _, writer in self._writers.values())
+
+    def step(self, budget_s: float) -> None:
+        """Pieces of work of the writers in turn, one at least if there is any."""
+        end = self._clock() + budget_s
+        idle = 0
+        while idle < len(self._turns):
+            writer = self._writers[self._turns[0]][1]
+            self._turns.rotate(-1)
+            if not writer.has_work:
+                idle += 1
+                continue
+            idle = 0
+            writer.step()
+            if self._clock() >= end:
+                return
+
+    def look(self, key: Key, export: Export) -> PageSeen:
+        """How far the shard of another process's view is sealed; it can be read from now on."""
+        if not self._open.has_shard(export.shard):
+            return PageSeen(key, "absent")
+        self._stored[key] = export
+        return PageSeen(key, "open", upper=self._shard(export.shard).upper)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._stored
+
+    def readable(self, key: Key) -> StoredRows:
+        export = self._stored[key]
+        shard = self._shard(export.shard)
+        return StoredRows(key[0], shard, arrangement_schema(shard.schema, export.key))
+
+    @property
+    def count(self) -> int:
+        return len(self._stored)
+
+    def close_all(self) -> None:
+        for key in list(self._stored):
+            self.close(key)
+
+    @property
+    def _open(self) -> Store:
+        if self._store is None:
+            raise InvariantViolation("a view without a data directory")
+        return self._store
+
+    def _shard(self, name: str) -> Shard:
+        return self._open.shard(name)
+
+    def _made(self, export: Export) -> Shard:
+        try:
+            return self._open.create_shard(export.shard, export.schema)
+        except Refusal:  # another writer was faster, with other names or less that may be NULL
+            return self._shard(export.shard)
