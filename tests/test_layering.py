@@ -18,18 +18,26 @@ ALLOWED = {
     },
     "clusterd": {
         "controller_proto", "shm_arrangements", "click", "llvmlite", "msgpack", "msgspec", "multiprocess",
-        "numba", "numpy", "psutil", "pyarrow", "rich", "setproctitle",
+        "numba", "numpy", "psutil", "psycopg", "pyarrow", "rich", "setproctitle",
     },
 }  # fmt: skip
 
 # Only these may use what is named: everything else of the package may not.
 ONLY = {
-    "pyarrow": {"shm_arrangements/arrow.py", "clusterd/storage", "clusterd/render/functions"},
+    "psycopg": {"clusterd/ingest/connection.py"},
+    "pyarrow": {
+        "shm_arrangements/arrow.py",
+        "clusterd/storage",
+        "clusterd/render/functions",
+        "clusterd/ingest/columns.py",
+        "clusterd/ingest/snapshot.py",
+    },
     "hypothesis": {"shm_arrangements/testing"},
     "pandas": {"shm_arrangements/frames.py"},
     "click": {
         "clusterd/__main__.py",
         "clusterd/driver_cli.py",
+        "clusterd/ingest/cli.py",
         "clusterd/storage/cli.py",
         "shm_arrangements/cli.py",
     },
@@ -43,6 +51,8 @@ PURE = [
     "shm_arrangements/registry.py", "shm_arrangements/frontier.py", "clusterd/multiplexer.py",
     "clusterd/declared.py", "clusterd/notices.py", "clusterd/placement.py", "clusterd/sessions.py",
     "clusterd/reconcile.py",
+    "clusterd/ingest/arrays.py", "clusterd/ingest/binding.py", "clusterd/ingest/changes.py",
+    "clusterd/ingest/pgoutput.py",
     "clusterd/client/core.py", "clusterd/client/feed.py", "clusterd/client/operation.py",
     "clusterd/client/dataflows.py", "clusterd/client/peeks.py",
     "clusterd/runtime/core.py", "clusterd/runtime/peeks.py", "clusterd/runtime/hydration.py",
@@ -82,6 +92,10 @@ LAYERS = {
             "multiplexer_events", "multiplexer",
         ],
         ["dataflow.operator", "render.functions", "render.expr", "storage", "operators.kernels"],
+        ["ingest.errors", "ingest.events", "ingest.stopping"], ["ingest.connection", "ingest.arrays"],
+        ["ingest.columns", "ingest.pgoutput"], ["ingest.source", "ingest.changes"],
+        ["ingest.binding"], ["ingest.shards", "ingest.status"], ["ingest.snapshot"], ["ingest.feed"],
+        ["ingest.cli"],
         ["operators"], ["dataflow"], ["render"], ["runtime"], ["link"], ["runtime.loop"],
         ["endpoint", "listening"],
         ["supervisor"], ["launcher", "client"], ["driver"], ["driver_cli", "__main__"],
