@@ -21,57 +21,106 @@ __all__ = ["DEFAULT_DATA_DIR", "load"]
 
 DEFAULT_DATA_DIR = "clusterd-data"
 _FAILED = 1
+_INTERRUPTED = 130  # as a shell says of SIGINT
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
 @click.option("--shard", required=True, help="Shard to append to; made if it is not there.")
 @click.option(
-    "--time-column", required=True,
-    help="Column with each row's time: an integer, or a timestamp (counted in microseconds since 1970).",
-)  # fmt: skip
+    "--time-column",
+    help="Column with each row's time: an integer, or a timestamp (counted in microseconds since 1970). "
+    "Without it rows are appended at the shard's next time.",
+)
 @click.option(
     "--columns",
     help="The file's columns as the shard shall have them: `id integer, price numeric(38,2)?`. "
     "Else they are as in a shard that is there, or bigint, double precision, text, ... as the file has them.",
 )
 @click.option(
+    "--upsert", default="", metavar="KEY",
+    help="Columns that tell rows apart, by commas: a row replaces the one of its key before it, and one "
+    "whose other columns are all null deletes it.",
+)  # fmt: skip
+@click.option("--follow", is_flag=True, help="Go on, with what is written to the file or into the folder.")
+@click.option(
+    "--file-column", metavar="NAME",
+    help="Column to add, with the file's name: the rows of a file that is replaced or, of a folder, removed "
+    "are then retracted.",
+)  # fmt: skip
+@click.option(
     "--data-dir", default=DEFAULT_DATA_DIR, show_default=True,
     type=click.Path(file_okay=False, path_type=Path), help="Directory of the shards.",
 )  # fmt: skip
-def load(file: Path, shard: str, time_column: str, columns: str | None, data_dir: Path) -> None:
-    """Append the rows of a file to a shard, all of them or none.
+def load(
+    path: Path,
+    shard: str,
+    time_column: str | None,
+    columns: str | None,
+    upsert: str,
+    follow: bool,
+    file_column: str | None,
+    data_dir: Path,
+) -> None:
+    """Append the rows of files to a shard, each once.
 
-    FILE is Parquet, Arrow IPC, .csv or .tsv; its columns are in memory at once. A replica that maintains
-    views of the shard follows by itself.
+    PATH is a Parquet or Arrow IPC file, .csv, .tsv or .jsonl (JSON, an object a line), or a folder of such
+    files. A load that was interrupted, or is run again, goes on where the last one ended. A replica that
+    maintains views of the shard follows by itself.
 
     \b
     Examples:
       clusterd load flights.parquet --shard flights --time-column hour_of_year --data-dir data
-      clusterd load prices.csv --shard prices --time-column t --columns "t bigint, price numeric(38,2)?"
+      clusterd load prices.csv --shard prices --columns "id bigint, price numeric(38,2)?" --upsert id
+      clusterd load log.jsonl --shard log --follow
     """
     # Imported here, so that `clusterd --help` and the daemon's parent do not pay for Arrow.
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-    from clusterd.storage.load import load_file
+    from clusterd.storage.follow import Follower
+    from clusterd.storage.load import Loaded, Loader, Target
     from clusterd.storage.store import Store
 
     started = time.monotonic()
     bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
+        TextColumn("{task.fields[rows]:,} rows"), TimeElapsedColumn(),
         console=Console(stderr=True), transient=True,
     )  # fmt: skip
+
+    def report(file: Path, loaded: Loaded) -> None:
+        if follow and not loaded.rows:
+            return
+        upper = f"{{{loaded.upper[0]}}}" if loaded.upper else "{}"
+        times = f"times {loaded.min_time} to {loaded.max_time}, " if loaded.rows else ""
+        before = f" ({loaded.before:,} were there before)" if loaded.before else ""
+        source = "" if file == path else f" of {file.name}"
+        took = "" if follow else f", in {time.monotonic() - started:.1f} s"
+        click.echo(
+            f"loaded {loaded.rows:,} rows{source} into shard {shard!r}{before}, {times}upper {upper}{took}"
+        )
+
     try:
         with Store.open(data_dir) as store, bar:
             click.echo(f"data directory {store.data_dir}" + (" (made now)" if store.created else ""))
-            task = bar.add_task(f"{file.name} to {shard}", total=None)
+            task = bar.add_task(f"{path.name} to {shard}", total=1.0, rows=0)
 
-            def progress(done: int, total: int | None) -> None:
-                bar.update(task, completed=done, total=total)
+            def progress(rows: int, done: float) -> None:
+                bar.update(task, completed=done, rows=rows)
 
             asked = None if columns is None else Schema(parse_type(f"record({columns})").fields)
-            loaded = load_file(store, file, shard, time_column, asked=asked, progress=progress)
+            key = tuple(name.strip() for name in upsert.split(",") if name.strip())
+            target = Target(shard, time_column, asked, key, file_column)
+            loader = Loader(store, target, follows=follow, progress=progress)
+            with Follower(path.absolute(), loader, report) as follower:
+                follower.take_all()
+                if follow:
+                    bar.stop()
+                    follower.follow()
+    except KeyboardInterrupt:
+        click.echo("stopped; to go on, run the same again", err=True)
+        sys.exit(0 if follow else _INTERRUPTED)
     except DaemonError as error:
         click.echo(f"error: {error.message}\nhint: {error.hint}", err=True)
         sys.exit(error.exit_code)
@@ -80,9 +129,3 @@ def load(file: Path, shard: str, time_column: str, columns: str | None, data_dir
         if refusal.hint:
             click.echo(f"hint: {refusal.hint}", err=True)
         sys.exit(exit_codes.DATA_FORMAT if refusal.code == "format-mismatch" else _FAILED)
-    upper = f"{{{loaded.upper[0]}}}" if loaded.upper else "{}"
-    times = f"times {loaded.min_time} to {loaded.max_time}, " if loaded.rows else ""
-    click.echo(
-        f"loaded {loaded.rows:,} rows into shard {shard!r}, {times}upper {upper}, "
-        f"in {time.monotonic() - started:.1f} s"
-    )

@@ -1,109 +1,332 @@
-"""Load a file of rows into a shard, as one append: all of its rows, or none.
+"""Load files of rows into a shard: each row once, whatever ends the load and however often it runs.
+
+What is appended and how far that goes in the file (positions.py) is one transaction of the shard's catalog.
+So a load that was killed goes on behind its last append, and a file that is loaded again has nothing to give,
+or what was written to it since.
 
 Rows get their times from a column of the file: an integer is the time itself, a timestamp counts as
-microseconds since 1970-01-01 UTC. The column stays in the rows. Times have to be at or beyond the shard's
-upper, for what is sealed cannot change; the shard is then sealed up to one past the greatest time.
+microseconds since 1970-01-01 UTC; the column stays in the rows. Times have to be at or beyond the shard's
+upper, for what is sealed cannot change, and rows need not be in their order: such a file is one append, all
+of its rows or none. A file that is followed cannot wait for its end, so rows that come late get the first
+time that is not sealed. Without a time column a piece of the file is an append, at the shard's next time.
 
-Does not: stream (the file's columns are in memory at once, since rows must be sorted by time); print.
+Does not: wait for files to grow (follow.py), check values (file_rows.py), print.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
-from clusterd.convert import column_specs, type_name_of
-from clusterd.storage.arrow import column_from_arrow, schema_from_arrow
+from clusterd.convert import column_specs
+from clusterd.storage.file_rows import (
+    columns_of,
+    equal_to,
+    file_schema,
+    position_of,
+    times_of,
+    validate_time_column,
+)
+from clusterd.storage.keyed import KeyedState
+from clusterd.storage.positions import find_position, position_after
 from clusterd.storage.shard import Shard
 from clusterd.storage.store import Store
-from clusterd.storage.tables import open_source
+from clusterd.storage.tables import Opening, Source, open_source
 from controller_proto.errors import Refusal
+from controller_proto.schema import Column as WireColumn
+from controller_proto.schema import ColumnType as WireType
 from controller_proto.schema import Schema
 from shm_arrangements.columns import Column
 from shm_arrangements.frontier import MAX_TIME, Frontier
+from shm_arrangements.rows import Words
 from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 
-__all__ = ["Loaded", "load_file", "updates_from_table"]
+__all__ = ["Loaded", "Loader", "Target"]
 
-_TIMES = (
-    ColumnType.INT16, ColumnType.INT32, ColumnType.INT64, ColumnType.UINT16, ColumnType.UINT32,
-    ColumnType.UINT64, ColumnType.TIMESTAMP, ColumnType.TIMESTAMPTZ,
-)  # fmt: skip
+_BLOCK_ROWS = 65_536
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Which shard, and how rows come to it.
+
+    time_column: None is the shard's next time. asked: the file's columns as the shard shall have them; None
+    are those of the shard, or where there is none those that hold what the file has. key: the columns that
+    tell rows apart, of a key-value feed; none if rows only add. file_column: a text column that the file does
+    not have, for its name; rows of a file that is gone or replaced are then retracted.
+    """
+
+    shard: str
+    time_column: str | None = None
+    asked: Schema | None = None
+    key: tuple[str, ...] = ()
+    file_column: str | None = None
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """What a load did; times are None for a file without rows."""
+    """What a load did. rows: taken from the file; before: those taken earlier. Times are those of `rows`,
+    None without any. upper: the shard's, behind it.
+    """
 
     rows: int
+    before: int
     min_time: int | None
     max_time: int | None
     upper: tuple[int, ...]
 
 
-def load_file(
-    store: Store,
-    file: Path,
-    shard_name: str,
-    time_column: str,
-    *,
-    asked: Schema | None = None,
-    progress: Callable[[int, int | None], None],
-) -> Loaded:
-    """Append the rows of `file` to the shard, which is made with them in it if it is not there.
+class _Batch(msgspec.Struct, frozen=True):
+    """Rows of one append: their times, None for the shard's next one, and where in the file they end."""
 
-    The types are those of the shard, or of `asked`, which have to hold every value exactly; where there is
-    neither, those that hold what the file's types do (arrow.py). `progress(rows done, of rows)` is called
-    meanwhile; of rows is None if the file does not say.
+    columns: tuple[Column, ...]
+    times: Words | None
+    next: int
+    done: float
 
-    Raises Refusal: `format-mismatch` (no such file, or a broken one), `schema-mismatch` (a column, or the
-    time column, or a value), `upper-mismatch` (times that are sealed, or another writer was faster).
+
+class _Raced(Exception):
+    """Another writer appended; nothing of ours is in."""
+
+
+class Loader:
+    """Takes files into one shard, one after the other. follows: they may grow (see the head).
+
+    progress: called with the rows of a file that are in by now, and the share of it.
     """
-    if asked is None and store.has_shard(shard_name):
-        asked = store.shard(shard_name).schema
-    with open_source(file, asked) as source:
-        schema = schema_from_arrow(source.schema) if asked is None else _checked(source.schema, asked)
+
+    def __init__(
+        self, store: Store, target: Target, *, follows: bool, progress: Callable[[int, float], None]
+    ) -> None:
+        if target.key and target.file_column is not None:
+            raise Refusal(
+                "schema-mismatch",
+                f"file column {target.file_column!r} in a key-value feed, whose rows belong to no file",
+                "leave out --upsert or --file-column",
+            )
+        self._store = store
+        self._target = target
+        self._follows = follows
+        self._progress = progress
+        self._keyed: KeyedState | None = None
+        self._keyed_upper = Frontier.minimum()
+
+    def take(self, file: Path) -> Loaded:
+        """Append what of `file` is not in the shard, which is made with it if it is not there.
+
+        Raises Refusal: `format-mismatch` (a broken file), `schema-mismatch` (a column, the time column, or a
+        value, by file, row and column), `upper-mismatch` (times that are sealed), `invalid-data` (a key has
+        several rows in the shard); OSError if the file cannot be read. What was appended before stays.
+        """
+        steps: list[Loaded] = []
+        while True:
+            try:
+                steps.extend(self._steps(file))
+            except _Raced:
+                self._keyed = None
+                continue
+            times = [(s.min_time, s.max_time) for s in steps if s.min_time is not None]
+            least, most = zip(*times, strict=True) if times else ((None,), (None,))
+            rows = sum(step.rows for step in steps)
+            return Loaded(rows, steps[0].before, min(least), max(most), steps[-1].upper)
+
+    def forget(self, name: str) -> int:
+        """The file of that name is gone: its position goes and, with a file column, its rows. Returns how
+        many those were.
+        """
+        while name in self.known:
+            shard = self._store.shard(self._target.shard)
+            upper = shard.upper
+            gone = self._retraction(shard, upper, name)
+            try:
+                self._append(shard.schema, gone, upper, _after(upper.time), {name: None})
+            except _Raced:
+                continue
+            return len(gone)
+        return 0
+
+    @property
+    def known(self) -> Mapping[str, str]:
+        """The positions in the shard, by the names of their files."""
+        name = self._target.shard
+        return self._store.shard(name).positions if self._store.has_shard(name) else {}
+
+    def _steps(self, file: Path) -> Iterator[Loaded]:
+        """Take what there is, a step an append, at least one. Raises _Raced."""
+        target, name = self._target, str(file)
+        shard = self._store.shard(target.shard) if self._store.has_shard(target.shard) else None
+        # The upper first: if it is the same at the append, so was what is read here.
+        upper = Frontier.minimum() if shard is None else shard.upper
+        known = self.known
+        found = find_position(known, file, renamed=target.file_column is None)
+        positions: dict[str, str | None] = {}
+        gone: Updates | None = None
+        start = Opening(whole=not self._follows)
+        if found is not None:
+            start = Opening(found[1].offset, found[1].rows, not self._follows)
+            positions = {} if found[0] == name else {found[0]: None}
+        elif shard is not None and name in known:
+            gone = self._retraction(shard, upper, name)
+        if found is not None and positions and shard is not None:  # the same file has another name
+            positions[name] = msgspec.json.encode(found[1]).decode()
+            upper = self._append(shard.schema, _none(shard), upper, _after(upper.time), positions)
+        if found is not None and found[1].whole:
+            yield Loaded(0, start.rows, None, None, upper.to_wire())
+            return
+        rows = start.rows
+        with open_source(file, self._asked(shard), start) as source:
+            if source.schema is None:
+                if not self._follows:
+                    raise Refusal("schema-mismatch", f"{file} is empty", "say its columns with --columns")
+                yield Loaded(0, rows, None, None, upper.to_wire())
+                return
+            schema = self._schema(source, shard)
+            specs = column_specs(schema)
+            if shard is not None:
+                self._store.create_shard(target.shard, schema)  # refuses another schema before rows are read
+            for batch in self._batches(source, specs, file, rows):
+                count = len(batch.columns[0])
+                updates = self._dated(batch, upper)
+                least, most = int(updates.times.min()), int(updates.times.max())
+                updates = self._changes(updates, specs, upper)
+                if gone is not None:
+                    updates, gone = Updates.concat([gone, updates]), None
+                position = position_after(file, batch.next, rows + count, grows=source.grows)
+                set_to = {name: msgspec.json.encode(position).decode()}
+                upper = self._append(schema, updates, upper, Frontier.join(upper, _after(most)), set_to)
+                yield Loaded(count, rows, least, most, upper.to_wire())
+                rows += count
+                self._progress(rows, batch.done)
+        if rows > start.rows:
+            return
+        if gone is not None:
+            upper = self._append(schema, gone, upper, _after(upper.time), {name: None})
+        elif shard is None:
+            upper = self._store.create_shard(target.shard, schema).upper
+        yield Loaded(0, rows, None, None, upper.to_wire())
+
+    def _asked(self, shard: Shard | None) -> Schema | None:
+        """The file's columns, as far as it is said what they are."""
+        if self._target.asked is not None or shard is None:
+            return self._target.asked
+        kept = tuple(c for c in shard.schema.columns if c.name != self._target.file_column)
+        return Schema(kept)
+
+    def _schema(self, source: Source, shard: Shard | None) -> Schema:
+        """The shard's columns."""
+        schema = file_schema(source.schema, self._asked(shard) or source.columns)
         specs = column_specs(schema)
-        at = _time_position(specs, time_column)
-        if store.has_shard(shard_name):
-            store.create_shard(shard_name, schema)  # refuses another schema before anything is read
-        done = 0
-        pieces = []
-        for table in source.pieces:
-            pieces.append(updates_from_table(table, specs, at))
-            done += len(pieces[-1])
-            progress(done, source.rows)
-    if not done:
-        return Loaded(0, None, None, store.create_shard(shard_name, schema).upper.to_wire())
-    updates = Updates.concat(pieces)
-    least, most = int(updates.times.min()), int(updates.times.max())
-    new_upper = Frontier.empty() if most == MAX_TIME else Frontier.at(most + 1)
+        if self._target.time_column is not None:
+            at = position_of(specs, self._target.time_column, "to take times from")
+            validate_time_column(specs[at])
+        for name in self._target.key:
+            position_of(specs, name, "to tell rows apart by")
+        if self._target.file_column is None:
+            return schema
+        if self._target.file_column in [spec.name for spec in specs]:
+            hint = "name another file column"
+            raise Refusal("schema-mismatch", f"the file has a column {self._target.file_column!r}", hint)
+        return Schema((*schema.columns, WireColumn(self._target.file_column, WireType.TEXT)))
 
-    def append(shard: Shard) -> None:
-        upper = shard.upper
-        if not upper.less_equal(least):
-            raise _sealed(shard_name, upper, least)
-        shard.append(updates, upper, Frontier.join(upper, new_upper))
+    def _batches(
+        self, source: Source, specs: tuple[ColumnSpec, ...], file: Path, rows: int
+    ) -> Iterator[_Batch]:
+        """The rows, an append each. rows: how many were before."""
+        target = self._target
+        own = specs if target.file_column is None else specs[:-1]
+        at = None if target.time_column is None else position_of(own, target.time_column, "")
+        held: list[_Batch] = []
+        for piece in source.pieces:
+            count = len(piece.table)
+            if not count:
+                continue
+            columns = columns_of(piece.table, own, file, rows + 1)
+            times = None if at is None else times_of(columns[at], own[at].name, file, rows + 1)
+            if target.file_column is not None:
+                columns = (*columns, Column.constant(ColumnType.TEXT, file.name, count))
+            rows += count
+            held.append(_Batch(columns, times, piece.next, piece.done))
+            if at is None or self._follows:
+                yield held.pop()
+            else:
+                self._progress(rows, piece.done)
+        if held:  # their times are in any order: one append
+            columns = tuple(
+                Column.concat(spec.type, [batch.columns[i] for batch in held]) for i, spec in enumerate(specs)
+            )
+            all_times = np.concatenate([batch.times for batch in held if batch.times is not None])
+            yield _Batch(columns, all_times, held[-1].next, 1.0)
 
-    shard = store.create_shard(shard_name, schema, fill=append)
-    return Loaded(done, least, most, shard.upper.to_wire())
+    def _dated(self, batch: _Batch, upper: Frontier) -> Updates:
+        """The rows once each, at their times. Raises Refusal(`upper-mismatch`) if those are sealed."""
+        count = len(batch.columns[0])
+        if upper.is_empty:
+            raise _sealed(self._target.shard, upper, 0)
+        if batch.times is None:
+            times = np.full(count, upper.time, np.uint64)
+        elif self._follows:
+            times = np.maximum(batch.times, np.uint64(upper.time))
+        else:
+            times = batch.times
+            if not upper.less_equal(int(times.min())):
+                raise _sealed(self._target.shard, upper, int(times.min()))
+        return Updates(batch.columns, times, np.ones(count, np.int64))
+
+    def _changes(self, updates: Updates, specs: tuple[ColumnSpec, ...], upper: Frontier) -> Updates:
+        """What the rows change: of a key-value feed, what they replace too."""
+        if not self._target.key:
+            return updates
+        if self._keyed is None or self._keyed_upper != upper:
+            key = [position_of(specs, name, "") for name in self._target.key]
+            self._keyed = KeyedState(specs, key)
+            if self._store.has_shard(self._target.shard):
+                self._keyed.read(self._store.shard(self._target.shard), upper)
+        return self._keyed.replace(updates.columns, updates.times)
+
+    def _retraction(self, shard: Shard, upper: Frontier, name: str) -> Updates:
+        """What takes back, at `upper`, the rows that came from the file of that name."""
+        found = [_none(shard)]
+        if self._target.file_column is not None:
+            at = position_of(shard.specs, self._target.file_column, "to find the rows of a file by")
+            blocks = shard.read(0, upper, block_rows=_BLOCK_ROWS)
+            found += [block.filter(equal_to(block.columns[at], Path(name).name)) for block in blocks]
+        rows = Updates.concat(found)
+        if upper.is_empty:
+            raise _sealed(shard.name, upper, 0)
+        return Updates(rows.columns, np.full(len(rows), upper.time, np.uint64), -rows.diffs).consolidate()
+
+    def _append(
+        self,
+        schema: Schema,
+        updates: Updates,
+        expected: Frontier,
+        new: Frontier,
+        positions: Mapping[str, str | None],
+    ) -> Frontier:
+        """Append, to a shard that is made if it is not there; returns `new`."""
+        name = self._target.shard
+
+        def append(shard: Shard) -> None:
+            shard.append(updates, expected, new, positions=positions)
+
+        try:
+            self._store.create_shard(name, schema, fill=append)
+        except Refusal as refusal:
+            if refusal.code == "upper-mismatch" and self._store.shard(name).upper != expected:
+                raise _Raced from refusal
+            raise
+        self._keyed_upper = new
+        return new
 
 
-def _checked(found: Any, asked: Schema) -> Schema:
-    """`asked`, if the file has these columns, and of types that go with them."""
-    wanted = [column.name for column in asked.columns]
-    if sorted(found.names) != sorted(wanted):
-        raise Refusal(
-            "schema-mismatch", f"the file has columns {', '.join(found.names)}, not {', '.join(wanted)}"
-        )
-    for spec in column_specs(asked):
-        column_from_arrow(pa.array([], found.field(spec.name).type), spec)
-    return asked
+def _none(shard: Shard) -> Updates:
+    return Updates.empty([spec.type for spec in shard.specs])
+
+
+def _after(time: int) -> Frontier:
+    return Frontier.empty() if time == MAX_TIME else Frontier.at(time + 1)
 
 
 def _sealed(name: str, upper: Frontier, least: int) -> Refusal:
@@ -112,42 +335,5 @@ def _sealed(name: str, upper: Frontier, least: int) -> Refusal:
     return Refusal(
         "upper-mismatch",
         f"shard {name!r} already holds times up to {upper.time - 1}, and the file has rows at {least}",
-        "what is sealed cannot change; if this file was loaded before, there is nothing to do",
+        "what is sealed cannot change; leave out --time-column to take the shard's next time",
     )
-
-
-def _time_position(specs: tuple[ColumnSpec, ...], name: str) -> int:
-    names = [spec.name for spec in specs]
-    if name not in names:
-        raise Refusal(
-            "schema-mismatch", f"no column {name!r} to take times from", f"there are: {', '.join(names)}"
-        )
-    spec = specs[names.index(name)]
-    if spec.type not in _TIMES:
-        kind = type_name_of(spec.type, spec.scale)
-        raise Refusal(
-            "schema-mismatch", f"time column {name!r} is {kind}", "an integer or timestamp is needed"
-        )
-    return names.index(name)
-
-
-def updates_from_table(table: Any, specs: tuple[ColumnSpec, ...], time_position: int) -> Updates:
-    """The rows of a `pa.Table` with columns of these names, once each, at the times that the column at
-    `time_position` says.
-
-    Raises Refusal(`schema-mismatch`) if a time is NULL or negative, or a value has no place in its column.
-    """
-    columns = tuple(column_from_arrow(table.column(spec.name), spec) for spec in specs)
-    return Updates(
-        columns, _times(columns[time_position], specs[time_position].name), np.ones(len(table), np.int64)
-    )
-
-
-def _times(column: Column, name: str) -> Any:
-    if column.null_count:
-        raise Refusal("schema-mismatch", f"time column {name!r} has {column.null_count} NULLs")
-    if len(column) and int(column.values.min()) < 0:
-        raise Refusal(
-            "schema-mismatch", f"time column {name!r} has the negative time {int(column.values.min())}"
-        )
-    return column.values.astype(np.uint64)

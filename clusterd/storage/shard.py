@@ -80,8 +80,9 @@ class Shard:
         nothing.
 
         No updates just seal; an empty `new_upper` ends the shard. `positions` are remembered with it, by
-        name; None forgets one. When this returns the append is on the disk. Raises Refusal: `upper-mismatch` if the shard's upper is another one (naming both), or if a
-        time lies outside the interval; `schema-mismatch` naming the column.
+        name; None forgets one. When this returns the append is on the disk. Raises Refusal: `upper-mismatch`
+        if the shard's upper is another one (naming both), or if a time lies outside the interval;
+        `schema-mismatch` naming the column.
         """
         self._check_columns(updates)
         self._check_times(updates, expected_upper, new_upper)

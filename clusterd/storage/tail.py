@@ -12,32 +12,13 @@ Does not: read shards, block, poll; work on file systems without inotify (anothe
 
 from __future__ import annotations
 
-import ctypes
-import os
-import struct
 from types import TracebackType
 
-from clusterd.storage import catalog
+from clusterd.storage import catalog, inotify
+from clusterd.storage.inotify import Inotify
 from clusterd.storage.store import Store
 
 __all__ = ["ShardTail"]
-
-_IN_DELETE = 0x00000200
-_IN_Q_OVERFLOW = 0x00004000
-_IN_IGNORED = 0x00008000
-_IN_ONLYDIR = 0x01000000
-_EVENT = struct.Struct("iIII")  # wd, mask, cookie, length of the name that follows
-_READ_BYTES = 1 << 16  # some 1,300 events
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.inotify_add_watch.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
-
-
-def _checked(result: int, what: str) -> int:
-    if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{os.strerror(code)} ({what})")
-    return result
 
 
 class ShardTail:
@@ -45,12 +26,12 @@ class ShardTail:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._fd = _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify_init1")
+        self._inotify = Inotify()
         self._names: dict[int, str] = {}
         self._watches: dict[str, int] = {}
 
     def fileno(self) -> int:
-        return self._fd
+        return self._inotify.fileno()
 
     def watch(self, name: str) -> None:
         """Notice appends to the shard from here on. Raises Refusal(`unknown-shard`); OSError at a kernel
@@ -58,10 +39,7 @@ class ShardTail:
         """
         if name in self._watches:
             return
-        directory = os.fsencode(self._store.shard(name).directory)
-        watch = _checked(
-            _libc.inotify_add_watch(self._fd, directory, _IN_DELETE | _IN_ONLYDIR), "inotify_add_watch"
-        )
+        watch = self._inotify.watch(self._store.shard(name).directory, inotify.DELETE)
         self._names[watch] = name
         self._watches[name] = watch
 
@@ -70,31 +48,22 @@ class ShardTail:
         watch = self._watches.pop(name, None)
         if watch is not None:
             del self._names[watch]
-            _libc.inotify_rm_watch(self._fd, watch)
+            self._inotify.unwatch(watch)
 
     def drain(self) -> set[str]:
         """The watched shards that may have moved since the last call; never blocks."""
-        journal = catalog.JOURNAL.encode()
         moved: set[str] = set()
-        while True:
-            try:
-                data = os.read(self._fd, _READ_BYTES)
-            except BlockingIOError:
-                return moved
-            at = 0
-            while at < len(data):
-                watch, mask, _, length = _EVENT.unpack_from(data, at)
-                name = data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0")
-                at += _EVENT.size + length
-                if mask & _IN_Q_OVERFLOW:
-                    moved.update(self._watches)
-                elif watch in self._names and (name == journal or mask & _IN_IGNORED):
-                    moved.add(self._names[watch])
+        for notice in self._inotify.notices():
+            if notice.mask & inotify.OVERFLOW:
+                moved.update(self._watches)
+            elif notice.watch in self._names and (
+                notice.name == catalog.JOURNAL or notice.mask & inotify.IGNORED
+            ):
+                moved.add(self._names[notice.watch])
+        return moved
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._inotify.close()
 
     def __enter__(self) -> ShardTail:
         return self

@@ -83,8 +83,12 @@ def test_a_second_load_of_the_same_times_is_refused_whole(tmp_path: Path) -> Non
     [
         (pa.table({"t": [1]}), "when", "schema-mismatch: no column 'when' to take times from"),
         (pa.table({"t": ["x"]}), "t", "schema-mismatch: time column 't' is text"),
-        (pa.table({"t": [1, None]}), "t", "schema-mismatch: time column 't' has 1 NULLs"),
-        (pa.table({"t": [1, -4]}), "t", "schema-mismatch: time column 't' has the negative time -4"),
+        (pa.table({"t": [1, None]}), "t", "schema-mismatch: {}, row 2: time column 't' is NULL"),
+        (
+            pa.table({"t": [1, -4]}),
+            "t",
+            "schema-mismatch: {}, row 2: time column 't' has the negative time -4",
+        ),
         (pa.table({"t": [1], "n": [None]}), "t", "schema-mismatch: column 'n' is of Arrow type null"),
     ],
 )
@@ -93,7 +97,7 @@ def test_a_table_that_does_not_fit_is_refused_by_name(
 ) -> None:
     result = run(tmp_path, table, column=column)
     assert result.exit_code == 1
-    assert f"error: {message}" in result.output
+    assert f"error: {message.format(tmp_path / 'in.parquet')}" in result.output
     with Store.open(tmp_path / "data") as store:
         assert store.list() == []
 
@@ -284,13 +288,14 @@ def test_a_shard_that_is_there_says_the_types(tmp_path: Path) -> None:
     pq.write_table(pa.table({"t": [6], "i": pa.array([2**31], pa.int64())}), file)
     result = loaded(tmp_path, file)
     assert result.exit_code == 1
-    assert "error: schema-mismatch: column 'i': 2147483648 is out of range for integer" in result.output
+    message = "row 1: column 'i': 2147483648 is out of range for integer"
+    assert f"error: schema-mismatch: {file}, {message}" in result.output
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ("t bigint, i uint8", "schema-mismatch: column 'i': -7 is out of range for uint8"),
+        ("t bigint, i uint8", "schema-mismatch: {}, row 1: column 'i': -7 is out of range for uint8"),
         ("t bigint, i text", "schema-mismatch: column 'i' is int64, text expected"),
         ("t bigint", "schema-mismatch: the file has columns t, i, not t"),
         ("t bigint, i money", "invalid-plan: type 'money' is not known"),
@@ -302,7 +307,7 @@ def test_columns_that_do_not_fit_the_file_are_refused(tmp_path: Path, columns: s
     pq.write_table(pa.table({"t": [5], "i": pa.array([-7], pa.int64())}), file)
     result = loaded(tmp_path, file, "--columns", columns)
     assert result.exit_code == 1
-    assert f"error: {message}" in result.output
+    assert f"error: {message.format(file)}" in result.output
     with Store.open(tmp_path / "data") as store:
         assert store.list() == []
 
@@ -324,7 +329,7 @@ def test_a_field_of_csv_that_is_not_of_its_type_is_refused(
     file.write_text(f"t,i\n1,{field}\n")
     result = loaded(tmp_path, file, "--columns", f"t bigint, i {type_}")
     assert result.exit_code == 1
-    assert "error: schema-mismatch: " in result.output
+    assert f"error: schema-mismatch: {file}, row 1: column" in result.output
     assert message in result.output
 
 
