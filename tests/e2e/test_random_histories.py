@@ -12,18 +12,16 @@ from __future__ import annotations
 import gc
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clusterd.client import Client, Index, PeekCanceled, PeekFailed
-from clusterd.client.answer import Answer
 from clusterd.convert import updates_from_rows
 from clusterd.launcher import Replica
-from controller_proto.expr import Expr
 from controller_proto.ids import GlobalId
 from controller_proto.plan import OrderBy, Plan, free_ids
 from controller_proto.print_plan import print_plan
@@ -33,8 +31,8 @@ from controller_proto.typing_rules import plan_schema
 from shm_arrangements.attach import Attached
 from shm_arrangements.errors import DataError
 from shm_arrangements.frontier import Frontier
-from shm_arrangements.result import Result
 from tests.clusterd import naive, random_plans
+from tests.clusterd.naive_answers import Question, counts_of, may_fail_with, wire_keys
 from tests.e2e.support import replica_in, role, segments, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -73,17 +71,12 @@ class View:
 
 
 @dataclass
-class Asked:
+class Asked(Question):
     """A peek under way, and what its answer may be."""
 
-    uuid: str
-    view: View
-    at: int
-    keys: list[random_plans.Row] | None = None
-    where: tuple[Expr, ...] = ()
-    order: tuple[OrderBy, ...] | None = None
-    limit: int | None = None
-    offset: int = 0
+    uuid: str = ""
+    view: View = field(kw_only=True)
+    at: int = field(kw_only=True)
     below_since: bool = False
     may_be_canceled: bool = False
 
@@ -223,7 +216,7 @@ class History:
         index = self._create(plan, (), "t", at, at + 1)
         print(f"query {index.id} at={at}", *print_plan(plan), sep="\n")
         view = View(index, answers, at)
-        self.asked.append(Asked(self.client.start_peek(index, at=at), view, at))
+        self.asked.append(Asked(uuid=self.client.start_peek(index, at=at), view=view, at=at))
         self.views.append(view)
         view.dropped = True  # not imported by others; dropped at the end
 
@@ -234,7 +227,7 @@ class History:
         if not standing:
             return
         view = rng.choice(standing)
-        asked = Asked("", view, rng.randrange(TIMES))
+        asked = Asked(view=view, at=rng.randrange(TIMES), key=view.index.key)
         schema, key = view.index.schema, view.index.key
         types = schema.types
         if key and rng.random() < 0.5:
@@ -293,12 +286,7 @@ class History:
             return
         assert not asked.below_since, where
         assert (answer.time, answer.served_by) == (asked.at, self.role), where
-        wanted = self._selected(asked)
-        assert not may_fail_with(wanted), f"{where}: rows, naive has {wanted.errs or wanted.rows}"
-        if asked.order is None:
-            assert counts_of(answer) == wanted.rows, f"{where}: {counts_of(answer)}, naive {wanted.rows}"
-        else:
-            assert listed(answer) == in_order(wanted, asked), where
+        asked.require(answer, asked.view.at(asked.at), where)
 
     def _check_failure(self, asked: Asked, failed: PeekFailed, where: str) -> None:
         if asked.below_since:
@@ -306,22 +294,7 @@ class History:
         elif failed.code == "dropped":
             assert asked.view.dropped, where
         else:
-            kinds = may_fail_with(self._selected(asked))
-            assert any(str(failed).startswith(kind) for kind in kinds), f"{where}: {failed}, naive {kinds}"
-
-    def _selected(self, asked: Asked) -> naive.Collection:
-        """What keys and predicates leave; errors in it, if any, are the answer."""
-        whole = asked.view.at(asked.at)
-        if asked.keys is not None:
-            wanted = {tuple(map(key_of, key)) for key in asked.keys}
-            key = asked.view.index.key
-            rows = {
-                row: n for row, n in whole.rows.items() if tuple(key_of(row[i]) for i in key) in wanted
-            }  # fmt: skip
-            return naive.Collection(whole.types, rows, whole.errs)
-        if whole.errs or min(whole.rows.values(), default=1) < 0:
-            return whole
-        return naive.mfp(whole, (), asked.where, None)
+            asked.require_failure(str(failed), asked.view.at(asked.at), where)
 
     def play(self) -> None:
         rng = self.rng
@@ -345,7 +318,7 @@ class History:
         """Every standing view at every time, through the daemon and from shared memory."""
         standing = [v for v in self.views if not v.dropped]
         asked = [
-            Asked(self.client.start_peek(view.index, at=time), view, time)
+            Asked(uuid=self.client.start_peek(view.index, at=time), view=view, at=time)
             for view in standing
             for time in range(view.since, TIMES)
         ]
@@ -366,60 +339,6 @@ class History:
             assert any(str(failed.value).startswith(kind) for kind in kinds), f"{where}: {failed.value}"
         else:
             assert counts_of(attached.scan(at=time)) == wanted.rows, where
-
-
-def wire_keys(keys: list[random_plans.Row] | None, types: Sequence[T]) -> list[random_plans.Row] | None:
-    """Keys as a peek says them: numerics are text."""
-    if keys is None:
-        return None
-    said = [
-        [str(v) if t is T.NUMERIC and v is not None else v for v, t in zip(k, types, strict=True)]
-        for k in keys
-    ]
-    return list(map(tuple, said))
-
-
-def key_of(value: Any) -> Any:
-    """A value as part of a key of a dict: booleans apart from numbers, NaN as one."""
-    return (type(value) is bool, naive.canonical(value))
-
-
-def may_fail_with(wanted: naive.Collection) -> list[str]:
-    """The beginnings of messages that are a right answer; none if rows are.
-
-    What else is there beside a multiplicity that went wrong is nobody's business, so then any error is right.
-    """
-    if any(error.startswith("invalid-data") for error in wanted.errs):
-        return [""]
-    kinds = {":".join(error.split(":")[:2]) for error, count in wanted.errs.items() if count > 0}
-    if any(count < 0 for count in (*wanted.errs.values(), *wanted.rows.values())) and not kinds:
-        kinds.add("invalid-data")
-    return sorted(kinds)
-
-
-def raw_rows(answer: Result) -> list[random_plans.Row]:
-    columns = [column.to_pylist() for column in answer.raw_columns()]
-    if not columns:
-        return [()] * len(answer.counts)
-    return [tuple(map(naive.canonical, row)) for row in zip(*columns, strict=True)]
-
-
-def counts_of(answer: Result) -> dict[random_plans.Row, int]:
-    rows = raw_rows(answer)
-    assert len(set(map(repr, rows))) == len(rows), f"a row came twice: {rows}"
-    return dict(zip(rows, answer.counts.tolist(), strict=True))
-
-
-def listed(answer: Answer) -> list[random_plans.Row]:
-    pairs = zip(raw_rows(answer), answer.counts.tolist(), strict=True)
-    return [row for row, count in pairs for _ in range(count)]
-
-
-def in_order(wanted: naive.Collection, asked: Asked) -> list[random_plans.Row]:
-    assert asked.order is not None
-    rows = sorted(wanted.rows, key=naive.ordering(asked.order, len(wanted.types)))
-    whole = [row for row in rows for _ in range(wanted.rows[row])]
-    return whole[asked.offset :][: asked.limit]
 
 
 def play(replica: Replica, client: Client, seeds: range) -> None:
