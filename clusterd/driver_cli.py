@@ -13,9 +13,12 @@ import click
 
 from clusterd.driver.driver import carry_out
 from clusterd.driver.junit import write_junit
-from clusterd.driver.run import MODES, Outcome, Target, launched, run_file
+from clusterd.driver.run import MODES, Outcome, ReplicaFailed, Target, launched, run_file
+from clusterd.driver.shell import shell
 from clusterd.driver.state import Skip
+from clusterd.functions import FunctionsError
 from clusterd.launcher import LaunchError
+from controller_proto.errors import ProtocolError
 
 __all__ = ["main"]
 
@@ -34,6 +37,7 @@ def main() -> None:
     \b
     Examples:
       clusterd-test-driver run first.spec --mode two-runtime
+      clusterd-test-driver shell
       clusterd-test-driver exec "peek id=u2 ts=latest" --connect unix:clusterd.sock
     """
 
@@ -152,6 +156,70 @@ def exec_(command: str, connect: str, data_dir: Path | None, kind: str, timeout:
     if connect and kind == "reader" and any(each.startswith("error: invalid-stage:") for each in output):
         click.echo(_ONLY_PEEKS, err=True)
     sys.exit(any(each.startswith(("error:", "violation:")) for each in output))
+
+
+@main.command("shell")
+@click.option("--connect", metavar="ADDR", default="", help="A standing replica; else a fresh one.")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Of the standing replica, to write shards.")
+@click.option("--mode", type=click.Choice(MODES), help="What to launch; solo if not said.")
+@click.option(
+    "--interactive-workers", type=click.IntRange(1), default=1, show_default=True, help="In two-runtime mode."
+)
+@click.option("--functions", default="", metavar="MODULE", help="The user's functions: PATH.py, or a name.")
+@click.option(
+    "--as",
+    "kind",
+    type=click.Choice(["reader", "controller"]),
+    default="reader",
+    help="Who speaks to a standing replica. A controller fences the one that is there.",
+)
+@click.option(
+    "--timeout", type=float, default=60.0, show_default=True, help="Seconds that a stanza may wait."
+)
+@click.option(
+    "--history",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("~/.local/state/clusterd/test-driver-history"),
+    show_default=True,
+    help="Where typed lines are kept.",
+)
+def shell_(
+    connect: str,
+    data_dir: Path | None,
+    mode: str | None,
+    interactive_workers: int,
+    functions: str,
+    kind: str,
+    timeout: float,
+    history: Path,
+) -> None:
+    """The language of scripts, a stanza at a time; a replica of its own ends with it.
+
+    help lists the directives, TAB completes, ^C cancels a stanza, ^D ends. Without a terminal stanzas are
+    read from stdin.
+
+    \b
+    Examples:
+      clusterd-test-driver shell --mode two-runtime
+      clusterd-test-driver shell --connect unix:clusterd.sock --as controller --data-dir data
+    """
+    target = Target(
+        connect, mode or ("" if connect else "solo"), 1, interactive_workers, timeout, data_dir, functions
+    )
+    try:
+        with launched(target, detach=True) as run_:
+            run_.kind = kind if connect else "controller"
+            if sys.stdin.isatty():
+                click.echo(_greeting(target, run_.kind))
+            shell(run_, history.expanduser())
+    except (FunctionsError, LaunchError, ReplicaFailed, ProtocolError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _greeting(target: Target, kind: str) -> str:
+    where = f"{target.address}, as a {kind}" if target.address else f"a {target.mode} replica of its own"
+    first = "" if kind == "reader" else " A session begins with create-instance, initialization-complete."
+    return f"clusterd-test-driver: {where}. help tells what there is, ^D ends.{first}"
 
 
 if __name__ == "__main__":

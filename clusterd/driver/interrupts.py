@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 __all__ = ["Interrupts"]
 
@@ -22,7 +23,7 @@ class Interrupts:
         self._armed = False
         self._kept = False
 
-    def strike(self, *_: object) -> None:
+    def strike(self, number: int, frame: FrameType | None) -> None:
         """A ^C has come. Raises KeyboardInterrupt where one may strike; else it is kept."""
         if self._armed or self._kept:
             self._kept = False
