@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import select
 import socket
-import struct
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from controller_proto.address import cannot_connect, parse_address, peer_pid
 from controller_proto.client_end import ClientEnd
 from controller_proto.command import CancelPeek, Command, Hello, Sync
 from controller_proto.errors import CodecError, LocalProtocolError
@@ -23,26 +23,9 @@ from controller_proto.framing import MAX_FRAME_BYTES
 from controller_proto.response import Refused, Response, Synced
 from controller_proto.stage import Stage
 
-__all__ = ["WireClient", "parse_address"]
+__all__ = ["WireClient"]
 
 _READ_BYTES = 256 << 10
-_PEER = struct.Struct("3i")  # struct ucred: pid, uid, gid
-
-
-def parse_address(text: str) -> tuple[int, str | tuple[str, int]]:
-    """`unix:/PATH` or `tcp:HOST:PORT` -> (address family, address). Raises LocalProtocolError `bad-message`.
-
-    >>> parse_address("tcp:[::1]:6875")[1]
-    ('::1', 6875)
-    """
-    kind, _, rest = text.partition(":")
-    if kind == "unix" and rest:
-        return socket.AF_UNIX, rest
-    host, _, port = rest.rpartition(":")
-    if kind == "tcp" and host and port.isascii() and port.isdigit() and int(port) < 1 << 16:
-        host = host.removeprefix("[").removesuffix("]")
-        return (socket.AF_INET6 if ":" in host else socket.AF_INET), (host, int(port))
-    raise LocalProtocolError("bad-message", f"{text!r} is no address: write unix:PATH or tcp:HOST:PORT")
 
 
 class WireClient:
@@ -67,9 +50,7 @@ class WireClient:
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
             connected.close()
-            why = error.strerror or str(error)
-            told = f"cannot connect to {address}: {why}; is `clusterd serve` running there?"
-            raise type(error)(*([told] if error.errno is None else [error.errno, told])) from error
+            raise cannot_connect(address, error) from error
         except BaseException:
             connected.close()
             raise
@@ -89,10 +70,7 @@ class WireClient:
     @property
     def peer_pid(self) -> int | None:
         """The process that listens at the other end of a unix socket; None if that cannot be told."""
-        if self._socket.family != socket.AF_UNIX:
-            return None
-        told = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        return int(_PEER.unpack(told)[0]) or None
+        return peer_pid(self._socket)
 
     @property
     def stage(self) -> Stage:

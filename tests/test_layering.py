@@ -69,7 +69,7 @@ LAYERS = {
         ["command", "response", "typing_rules"],
         ["stage", "codec", "history", "parts", "validate", "parse_expr"],
         ["parse_plan", "script", "print_plan"], ["parse_dataflow"],
-        ["connection"], ["client_end"], ["client"],
+        ["address", "connection"], ["client_end"], ["client"],
     ],
     "shm_arrangements": [
         ["errors", "failpoints", "frontier", "lazy", "names", "text", "types"],

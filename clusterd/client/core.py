@@ -103,11 +103,7 @@ class Core:
         """Nobody wants this answer any more; a peek whose answer is still owed is canceled."""
         asked = self.asked.pop(uuid, None)
         if self._answers.pop(uuid, None) is None and asked is not None:
-            cancel = command.CancelPeek(0, uuid=uuid)
-            if self.end.over is None:
-                self.say(cancel)
-            else:
-                self._history.sent(cancel)  # so that it is not asked again
+            self.give_up(command.CancelPeek(0, uuid=uuid))
 
     def open_feed(self, export: Export) -> Feed:
         """Listen for a subscription, before it is said."""
@@ -121,8 +117,24 @@ class Core:
     def close_feed(self, feed: Feed) -> None:
         """End a subscription. What was told and not taken is forgotten."""
         feed.close()
-        if self._feeds.pop(feed.export.id, None) is not None:
-            self.say(command.AllowCompaction(0, feed.export.id, ()))
+        if feed.export.id in self._feeds:
+            self._drop_feed(feed.export.id)
+
+    def _drop_feed(self, id: GlobalId) -> None:
+        del self._feeds[id]
+        self.give_up(command.AllowCompaction(0, id, ()))
+
+    def give_up(self, said: command.CancelPeek | command.AllowCompaction) -> None:
+        """Say it, or where nobody hears it any more, see to it that `begin` does not ask again."""
+        if self.end.over is None:
+            self.say(said)
+        else:
+            self._history.sent(said)
+
+    @property
+    def untaken_bytes(self) -> int:
+        """Of batches of subscriptions that nobody has taken."""
+        return sum(feed.nbytes for feed in self._feeds.values())
 
     def frontier(self, id: GlobalId) -> WireFrontier | None:
         """The write frontier last reported: `(t,)`, `()` when closed, None before the first report."""
@@ -141,8 +153,8 @@ class Core:
             case response.PeekResponse():
                 return self._answered(said)
             case response.SubscribeResponse():
-                if said.id in self._feeds:
-                    self._feeds[said.id].hear(said)
+                if said.id in self._feeds and not self._feeds[said.id].hear(said):
+                    self._drop_feed(said.id)
                 return "subscription", said.id
             case response.Synced():
                 self._synced = max(self._synced, said.seq)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -20,12 +21,13 @@ from clusterd.client.arguments import LAST_TIME, position_of, renamed, require_l
 from clusterd.client.core import Core
 from clusterd.client.feed import Feed
 from clusterd.client.handle import Handle, Standing
-from clusterd.client.operation import DEADLINE_S, Operation, work
+from clusterd.client.operation import Operation, work
 from clusterd.client.shards import Shards, ShardState
 from clusterd.convert import wire_schema
 from controller_proto import command
 from controller_proto.codec import encode_body
 from controller_proto.dataflow import Build, DataflowBody, DataflowHeader, Export, IndexImport, SourceImport
+from controller_proto.errors import Refusal
 from controller_proto.ids import GlobalId, parse_id
 from controller_proto.parse_plan import parse_plan
 from controller_proto.plan import Get, Plan
@@ -121,18 +123,22 @@ class Dataflows:
         return (yield from self.create(plan, key, names, id, as_of, until=None, schedule=schedule))
 
     def query(
-        self, on: str | Plan | Handle, at: int | None, names: Sequence[str] | None
+        self,
+        on: str | Plan | Handle,
+        at: int | Literal["latest"] | None,
+        names: Sequence[str] | None,
+        timeout_s: float | None,
     ) -> Operation[Answer]:
         """As `Client.query`."""
         require_list("names", names)
-        at = time_of(at)
+        time = time_of(None if at == "latest" else at)
         plan = yield from self.input(on)
-        if at is None:
-            at = self._newest([], [self.standing[id] for id in gets(plan) if id in self.standing])
-        until = None if at == LAST_TIME else at + 1
-        index = yield from self.create(plan, (), names, self.fresh("t"), at, until=until, schedule=True)
+        if time is None:
+            time = self._newest([], [self.standing[id] for id in gets(plan) if id in self.standing])
+        until = None if time == LAST_TIME else time + 1
+        index = yield from self.create(plan, (), names, self.fresh("t"), time, until=until, schedule=True)
         try:
-            return (yield from peeks.peek(self._core, index, DEADLINE_S, {"at": at}))
+            return (yield from peeks.peek(self._core, index, timeout_s, {"at": time}))
         finally:
             self.drop(index)
 
@@ -158,7 +164,7 @@ class Dataflows:
         try:
             yield from self.create_dataflow(header, body, schedule=True)
         except BaseException:
-            self._core.discard_feed(feed)
+            self._core.discard_feed(feed)  # create_dataflow saw to the rest
             raise
         return feed
 
@@ -228,11 +234,18 @@ class Dataflows:
     def create_dataflow(
         self, header: DataflowHeader, body: DataflowBody, *, schedule: bool
     ) -> Operation[None]:
-        """Say it, and wait until it was accepted."""
+        """Say it, and wait until it was accepted; whoever gives up waiting drops it."""
+        id = header.exports[0].id
         sent = [self._core.say(command.CreateDataflow(0, header, encode_body(body)), judged=True)]
         if schedule:
-            sent.append(self._core.say(command.Schedule(0, header.exports[0].id), judged=True))
-        yield from self._core.accepted(sent)
+            sent.append(self._core.say(command.Schedule(0, id), judged=True))
+        try:
+            yield from self._core.accepted(sent)
+        except Refusal:
+            raise
+        except BaseException:
+            self._core.give_up(command.AllowCompaction(0, id, ()))
+            raise
 
     def _newest(self, shards: Sequence[ShardState], indexes: Sequence[Standing]) -> int:
         """The newest time that all of these have sealed, as far as we know; else the first readable one."""

@@ -4,7 +4,7 @@ Client.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from clusterd.client.answer import Answer
 from clusterd.client.handle import Handle, Standing
@@ -31,16 +31,16 @@ class Index(Handle):
         """First time not sealed, as last heard; None before the first report, `()` when closed."""
         return self._client.frontier(self.id)
 
-    def wait(self, time: int, timeout_s: float = DEADLINE_S) -> None:
+    def wait(self, time: int, timeout_s: float | None = DEADLINE_S) -> None:
         """Wait until everything at `time` is there. Raises TimeoutError."""
         self._client.wait_frontier(self.id, time + 1, timeout_s)
 
-    def peek(self, *, timeout_s: float = DEADLINE_S, **options: Unpack[PeekOptions]) -> Answer:
+    def peek(self, *, timeout_s: float | None = DEADLINE_S, **options: Unpack[PeekOptions]) -> Answer:
         """As `Client.peek`."""
         return self._client.peek(self, timeout_s=timeout_s, **options)
 
-    def count(self, at: int | None = None) -> int:
-        """How many rows there are at `at` (default: the newest sealed time)."""
+    def count(self, at: int | Literal["latest"] | None = "latest") -> int:
+        """How many rows there are at `at`, as `peek` takes it."""
         return self.peek(at=at).total
 
     def attach(self) -> Attached:

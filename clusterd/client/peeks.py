@@ -82,7 +82,7 @@ def start_peek(
     return uuid
 
 
-def wait_answer(core: Core, uuid: str, timeout_s: float) -> Operation[Answer]:
+def wait_answer(core: Core, uuid: str, timeout_s: float | None) -> Operation[Answer]:
     """The answer of a started peek. Raises PeekFailed, PeekCanceled, TimeoutError; whoever gives up waiting
     cancels it, but for a lost connection: `reconnect` asks again.
     """
@@ -110,7 +110,7 @@ def wait_answer(core: Core, uuid: str, timeout_s: float) -> Operation[Answer]:
             raise PeekCanceled(uuid)
 
 
-def peek(core: Core, of: Standing, timeout_s: float, options: PeekOptions) -> Operation[Answer]:
+def peek(core: Core, of: Standing, timeout_s: float | None, options: PeekOptions) -> Operation[Answer]:
     """Ask and wait. Raises as both; after a lost connection it is not asked again."""
     uuid = start_peek(core, of, **options)
     try:
@@ -120,7 +120,7 @@ def peek(core: Core, of: Standing, timeout_s: float, options: PeekOptions) -> Op
         raise
 
 
-def wait_frontier(core: Core, id: GlobalId, time: int, timeout_s: float) -> Operation[None]:
+def wait_frontier(core: Core, id: GlobalId, time: int, timeout_s: float | None) -> Operation[None]:
     """Wait until the write frontier of `id` is at or beyond `time`. Raises TimeoutError."""
 
     def reached() -> bool:
@@ -133,7 +133,7 @@ def wait_frontier(core: Core, id: GlobalId, time: int, timeout_s: float) -> Oper
         raise TimeoutError(_late(core, id, max(0, time - 1), timeout_s)) from None
 
 
-def _late(core: Core, id: GlobalId, at: int | None, timeout_s: float, since: int = 0) -> str:
+def _late(core: Core, id: GlobalId, at: int | None, timeout_s: float | None, since: int = 0) -> str:
     """Why `id` is not there at `at` yet, as far as we were told."""
     found = core.frontier(id)
     asked = f"{id} at {'newest' if at is None else at}"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic, time_ns
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 from uuid import uuid4
 
 from clusterd.client import peeks
@@ -245,13 +245,19 @@ class Client:
         return Index(self, self.run(self.dataflows.create_index(on, key, names, id, as_of, schedule)))
 
     def query(
-        self, on: str | Plan | Handle, *, at: int | None = None, names: Sequence[str] | None = None
+        self,
+        on: str | Plan | Handle,
+        *,
+        at: int | Literal["latest"] | None = "latest",
+        names: Sequence[str] | None = None,
+        timeout_s: float | None = DEADLINE_S,
     ) -> Answer:
         """The rows of a plan over indexes (or its text), computed once, by the runtime for reads if there is
-        one. at: default the newest time that all of them have sealed. Raises Refusal as `create_index`.
+        one. at: `latest` (None is the same) is the newest time that all of them have sealed, as far as was
+        heard. Raises Refusal as `create_index`, and as `peek`.
         """
         self.pump()
-        return self.run(self.dataflows.query(on, at, names))
+        return self.run(self.dataflows.query(on, at, names, timeout_s))
 
     def subscribe(
         self,
@@ -300,7 +306,7 @@ class Client:
         self.pump()
         return self.core.frontier(id)
 
-    def wait_frontier(self, id: GlobalId, time: int, timeout_s: float = DEADLINE_S) -> None:
+    def wait_frontier(self, id: GlobalId, time: int, timeout_s: float | None = DEADLINE_S) -> None:
         """Wait until the write frontier of `id` is at or beyond `time`. Raises TimeoutError."""
         self.run(peeks.wait_frontier(self.core, id, time, timeout_s))
 
@@ -313,7 +319,9 @@ class Client:
 
     # -- reads
 
-    def peek(self, index: Handle, *, timeout_s: float = DEADLINE_S, **options: Unpack[PeekOptions]) -> Answer:
+    def peek(
+        self, index: Handle, *, timeout_s: float | None = DEADLINE_S, **options: Unpack[PeekOptions]
+    ) -> Answer:
         """The rows of an index; `at`, `keys`, `where`, `order_by`, `limit`, `offset`, `select` as
         PeekOptions says.
 
@@ -331,7 +339,7 @@ class Client:
         self._wire.flush()
         return uuid
 
-    def await_peek(self, uuid: str, timeout_s: float = DEADLINE_S) -> Answer:
+    def await_peek(self, uuid: str, timeout_s: float | None = DEADLINE_S) -> Answer:
         """The answer of a started peek. Raises PeekFailed, PeekCanceled; TimeoutError, the peek then being
         canceled; Disconnected, and `reconnect` asks again.
         """

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from controller_proto.client import WireClient, parse_address
+from controller_proto.address import parse_address
+from controller_proto.client import WireClient
 from controller_proto.command import CreateInstance, Hello, Peek, Sync
 from controller_proto.connection import NEED_DATA, Connection, Ended, Role
 from controller_proto.errors import CodecError, Disconnected, LocalProtocolError
