@@ -14,7 +14,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Iterator
 
-from controller_proto.dataflow import MAX_TIME, DataflowHeader, Export, WireFrontier
+from controller_proto.dataflow import MAX_TIME, TOLD_KINDS, DataflowHeader, Export, WireFrontier
 from controller_proto.errors import Refusal
 from controller_proto.ids import GlobalId, id_to_u64
 
@@ -24,7 +24,7 @@ Key = tuple[GlobalId, int]  # (id, incarnation): what pages and notices go by (R
 
 _MAX_DIGITS = 19  # of 2^62
 READABLE_KINDS = frozenset({"index", "materialized-view"})
-_REPORTING_KINDS = frozenset({"index", "materialized-view"})  # subscriptions never report frontiers
+_REPORTING_KINDS = frozenset({"index", "materialized-view"})  # what is told to a session has none
 
 
 def rises(old: WireFrontier | None, new: WireFrontier) -> bool:
@@ -69,7 +69,7 @@ class Dataflow:
 class Collection:
     """One declared id. `floor` is the least time a new read may have; `reported` is write, input, output.
 
-    told_all: of a subscription, whether its last message went out.
+    told_all: of a subscription or a copy, whether its last message went out.
     """
 
     __slots__ = (
@@ -95,7 +95,7 @@ class Collection:
     @property
     def is_finished(self) -> bool:
         """Whether nothing is owed for it: dropped, and all that is reported of it was reported empty."""
-        if self.export.kind == "subscribe":
+        if self.export.kind in TOLD_KINDS:
             return self.dropped and self.told_all
         reports = self.export.kind in _REPORTING_KINDS
         return self.dropped and (not reports or all(frontier == () for frontier in self.reported))
@@ -270,7 +270,7 @@ class Catalog:
         return news
 
     def end_telling(self, entry: Collection) -> None:
-        """The last message of a subscription went out."""
+        """The last message of a subscription or a copy went out."""
         entry.told_all = True
         self._evict_if_finished(entry)
 

@@ -150,7 +150,7 @@ class Part(msgspec.Struct, frozen=True, tag="part"):
 
 
 class Telling(msgspec.Struct, frozen=True, tag="telling"):
-    """`response` is an encoded wire SubscribeResponse, passed on undecoded.
+    """`response` is an encoded wire SubscribeResponse, or a CopyToResponse, passed on undecoded.
 
     lower: of its batch: before it, everything was told. ends: nothing comes after it.
     """

@@ -65,7 +65,7 @@ from controller_proto.command import (
     TestHook,
     UpdateConfiguration,
 )
-from controller_proto.dataflow import MAX_TIME, DataflowHeader, Export
+from controller_proto.dataflow import MAX_TIME, TOLD_KINDS, DataflowHeader, Export
 from controller_proto.errors import Refusal
 from controller_proto.ids import GlobalId
 from controller_proto.response import (
@@ -525,7 +525,7 @@ class Multiplexer:
             self._to_fetch.pop(session.number, None)
 
     def _on_telling(self, worker: int, telling: internal.Telling) -> Effects:
-        session, entry = self._subscription(telling.session, telling.id)
+        session, entry = self._told(telling.session, telling.id)
         if session is None or entry is None or entry.incarnation != telling.incarnation:
             return []
         if entry.owner != worker or entry.told_all:
@@ -533,11 +533,13 @@ class Multiplexer:
         if telling.ends:
             session.own_catalog.end_telling(entry)
             self._lose_imports(entry.dataflow)
+        if entry.export.kind != "subscribe":
+            return [Pass(session.number, telling.response)]
         return [Stream(session.number, telling.id, telling.response, telling.lower)]
 
     def _on_unread(self, unread: Unread) -> Effects:
         """The client does not take what a subscription tells it: end that one, and nothing else."""
-        session, entry = self._subscription(unread.session, unread.id)
+        session, entry = self._told(unread.session, unread.id)
         if session is None or entry is None or entry.told_all:
             return []
         session.own_catalog.end_telling(entry)
@@ -547,11 +549,11 @@ class Multiplexer:
         cut = internal.Cut(entry.id, entry.incarnation)
         return [Reply(session.number, SubscribeResponse(entry.id, end)), Tell((entry.owner,), cut)]
 
-    def _subscription(self, number: int, id: GlobalId) -> tuple[Session | None, Collection | None]:
-        """The subscription `id` of an open session."""
+    def _told(self, number: int, id: GlobalId) -> tuple[Session | None, Collection | None]:
+        """The subscription or copy `id` of an open session."""
         session = self._sessions.get(number)
         entry = None if session is None else session.own_catalog.get(id)
-        return session, entry if entry is not None and entry.export.kind == "subscribe" else None
+        return session, entry if entry is not None and entry.export.kind in TOLD_KINDS else None
 
     def _on_frontier_report(self, worker: int, report: internal.FrontierReport) -> Effects:
         controller = self._controller

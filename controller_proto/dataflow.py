@@ -17,13 +17,16 @@ from controller_proto.plan import Plan
 from controller_proto.schema import U64, Schema
 
 __all__ = [
-    "MAX_TIME", "Build", "DataflowBody", "DataflowHeader", "Export", "IndexImport", "SourceImport",
-    "WireFrontier", "is_one_shot",
+    "MAX_TIME", "TOLD_KINDS", "Build", "DataflowBody", "DataflowHeader", "Export", "IndexImport",
+    "SourceImport", "WireFrontier", "copy_format", "is_one_shot",
 ]  # fmt: skip
 
 WireFrontier = Annotated[tuple[U64, ...], msgspec.Meta(max_length=1)]
 
 MAX_TIME = (1 << 64) - 1
+TOLD_KINDS = frozenset(
+    {"subscribe", "copy-to"}
+)  # of exports that answer their session, and have no frontiers
 
 
 class SourceImport(msgspec.Struct, frozen=True):
@@ -42,12 +45,13 @@ class IndexImport(msgspec.Struct, frozen=True):
 
 
 class Export(msgspec.Struct, frozen=True):
-    """kind: `index` (key: columns of `on`), `subscribe`, `materialized-view`; `copy-to` is refused by name.
+    """kind: `index` (key: columns of `on`), `subscribe`, `materialized-view`, `copy-to`.
 
     `schema` is the schema of `on`; the owner checks it against the plan. A subscription tells the session the
     changes of `on`: from what is there at `as_of` on, or, without `snapshot`, what comes after; up to `up_to`
     if it is given. A materialized view is written into `shard`, whose schema `schema` is: that of `on`, but
-    for names and what may be NULL. Its `key` is what peeks of it select by.
+    for names and what may be NULL. Its `key` is what peeks of it select by. A copy writes the rows at `as_of`
+    to the file `uri`, of `format` (`copy_format`).
     """
 
     id: GlobalId
@@ -58,6 +62,8 @@ class Export(msgspec.Struct, frozen=True):
     snapshot: bool = True
     up_to: U64 | None = None
     shard: str = ""
+    uri: str = ""
+    format: str = ""
 
 
 class DataflowHeader(msgspec.Struct, frozen=True):
@@ -82,6 +88,15 @@ class DataflowBody(msgspec.Struct, frozen=True):
     """What the owner alone decodes."""
 
     builds: tuple[Build, ...]
+
+
+def copy_format(export: Export) -> str:
+    """`parquet` or `csv`: as a copy says, or, if it does not, as the name of its file ends.
+
+    >>> copy_format(Export("u1", "copy-to", "u2", Schema(()), uri="file:///tmp/a.csv"))
+    'csv'
+    """
+    return export.format or ("csv" if export.uri.lower().endswith(".csv") else "parquet")
 
 
 def is_one_shot(header: DataflowHeader) -> bool:

@@ -19,6 +19,7 @@ CODES = frozenset({
     "invalid-data", "multiplicity-overflow", "eval-error", "recursion-limit", "non-monotonic",
     "result-too-large", "wait-limit", "timeout", "fenced", "frame-too-large", "bad-frame", "disconnected",
     "writer-gone", "upper-mismatch", "unknown-shard", "schema-mismatch", "format-mismatch",
+    "write-failed",
 })  # fmt: skip
 
 

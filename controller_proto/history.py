@@ -2,7 +2,8 @@
 
 A replica is a function of the commands since Hello, so a controller that comes back says them again; of
 those, most have no effect any more. What is left is bounded by what stands: one CreateInstance with the
-settings in force, each dataflow that something needs with its `as_of` moved up, what was scheduled, the peeks
+settings in force, each dataflow that something needs (a copy until it is answered) with its `as_of` moved up,
+what was scheduled, the peeks
 that are not answered, then the compactions, after the peeks so that these stay answerable, then
 InitializationComplete and the permissions to write.
 
@@ -34,7 +35,7 @@ from controller_proto.command import (
 )
 from controller_proto.dataflow import WireFrontier, is_one_shot
 from controller_proto.ids import GlobalId
-from controller_proto.response import PeekResponse, Refused, Response, Synced
+from controller_proto.response import CopyToResponse, PeekResponse, Refused, Response, Synced
 
 __all__ = ["History"]
 
@@ -98,9 +99,15 @@ class History:
                 pass
 
     def heard(self, response: Response) -> None:
-        """An answer came: a peek is over, a command was refused, or everything so far was judged (Synced)."""
+        """An answer came: a peek or a copy is over, a command was refused, or everything so far was judged
+        (Synced).
+        """
         if isinstance(response, PeekResponse):
             self._forget_peek(response.uuid)
+        elif isinstance(response, CopyToResponse):
+            made = self._by_id.get(response.id)
+            if made is not None:
+                self._compact(made, response.id, ())
         elif isinstance(response, Synced):
             for values in self._config.values():
                 judged = [seq for seq in values if seq <= response.seq]

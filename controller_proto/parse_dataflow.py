@@ -29,7 +29,7 @@ from controller_proto.plan import Plan
 from controller_proto.print_plan import print_plan
 from controller_proto.schema import Column, ColumnType, Schema, distinct_names
 from controller_proto.script import Words, split_words
-from controller_proto.tokens import Tokens
+from controller_proto.tokens import Tokens, quote
 from controller_proto.typing_rules import plan_schema
 
 __all__ = [
@@ -51,7 +51,8 @@ class SourceText(msgspec.Struct, frozen=True):
 
 class ExportText(msgspec.Struct, frozen=True):
     """`export index=ID on=ID key=[...]`, or `export kind=KIND sink=ID on=ID`, with `up-to=` and
-    `snapshot=false` for a subscription, `shard=`, `key=[...]` and `schema=` for a materialized view.
+    `snapshot=false` for a subscription, `shard=`, `key=[...]` and `schema=` for a materialized view,
+    `uri=` and `format=` for a copy.
     """
 
     kind: str
@@ -62,6 +63,8 @@ class ExportText(msgspec.Struct, frozen=True):
     up_to: int | None = None
     shard: str = ""
     schema: str = ""
+    uri: str = ""
+    format: str = ""
 
 
 class DataflowText(msgspec.Struct, frozen=True):
@@ -147,9 +150,8 @@ def _export(words: Words) -> ExportText:
     if kind == "materialized-view":
         shard, schema = words.one("shard"), words.get("schema") or ""
         return ExportText(kind, id, on, key, shard=shard, schema=schema)
-    for name in ("schema", "uri", "format"):
-        if kind != "index":
-            words.get(name)
+    if kind == "copy-to":
+        return ExportText(kind, id, on, key, uri=words.one("uri"), format=words.get("format") or "")
     return ExportText(kind, id, on, key)
 
 
@@ -201,6 +203,8 @@ def resolve(
             e.snapshot,
             e.up_to,
             e.shard,
+            e.uri,
+            e.format,
         )
         for e in text.exports
     )
@@ -242,6 +246,8 @@ def print_dataflow(text: DataflowText) -> list[str]:
         key = f" key=[{', '.join(map(str, export.key))}]" if has_key else ""
         key += f" shard={export.shard}" if export.shard else ""
         key += f" schema={export.schema}" if export.schema else ""
+        key += f" uri={quote(export.uri)}" if export.uri else ""
+        key += f" format={export.format}" if export.format else ""
         key += "" if export.snapshot else " snapshot=false"
         key += "" if export.up_to is None else f" up-to={export.up_to}"
         lines.append(f"export{kind} {name}={export.id} on={export.on}{key}")

@@ -29,7 +29,7 @@ from controller_proto.typing_rules import plan_schema, types_problem
 __all__ = ["check_peek_size", "validate", "validate_header", "validate_peek"]
 
 KINDS = frozenset({"index", "materialized-view", "subscribe", "copy-to"})
-RENDERED_KINDS = frozenset({"index", "materialized-view", "subscribe"})
+FORMATS = frozenset({"", "csv", "parquet"})
 
 
 def validate(
@@ -100,13 +100,14 @@ def _validate_exports(header: DataflowHeader) -> None:
         if export.id in seen:
             raise _refuse(f"export {export.id} is named twice")
         seen.add(export.id)
-        if export.kind not in RENDERED_KINDS:
-            known = "is not rendered" if export.kind in KINDS else "is not known"
-            raise _refuse(f"export {export.id}: kind {export.kind} {known}")
+        if export.kind not in KINDS:
+            raise _refuse(f"export {export.id}: kind {export.kind} is not known")
         if export.kind == "subscribe":
             _validate_subscription(header, export)
         if export.kind == "materialized-view":
             _validate_view(header, export)
+        if export.kind == "copy-to":
+            _validate_copy(header, export)
         for position in export.key:
             if not 0 <= position < export.schema.arity:
                 raise _refuse(f"export {export.id}: key column #{position} of {export.schema.arity} columns")
@@ -133,6 +134,19 @@ def _validate_view(header: DataflowHeader, export: Export) -> None:
     names = [column.name for column in export.schema.columns]
     if len(set(names)) != len(names):
         raise _refuse(f"export {export.id}: two columns are called {_repeated(names)}")
+
+
+def _validate_copy(header: DataflowHeader, export: Export) -> None:
+    if len(header.exports) > 1:
+        raise _refuse(f"export {export.id}: a copy is the only export of its dataflow")
+    if export.key:
+        raise _refuse(f"export {export.id}: a copy has no key")
+    if not export.uri:
+        raise _refuse(f"export {export.id}: a copy names the uri of the file that it writes")
+    if export.format not in FORMATS:
+        raise _refuse(f"export {export.id}: format {export.format!r} is not known; write csv or parquet")
+    if not export.schema.columns:
+        raise _refuse(f"export {export.id}: rows of no columns have no form in a file")
 
 
 def _validate_subscription(header: DataflowHeader, export: Export) -> None:

@@ -14,7 +14,7 @@ from controller_proto.dataflow import WireFrontier
 from controller_proto.errors import LocalProtocolError
 from controller_proto.ids import parse_id
 from controller_proto.parse_dataflow import parse_frontier
-from controller_proto.response import Frontiers, SubscribeResponse
+from controller_proto.response import CopyError, Frontiers, SubscribeResponse
 from controller_proto.script import Words
 
 __all__ = ["DIRECTIVES"]
@@ -48,6 +48,16 @@ def await_subscribe(run: Run, words: Words, body: Sequence[str]) -> list[str]:
         raise LocalProtocolError("unknown-id", f"{id} is no subscription of this connection")
     run.session.wait(lambda: stream.is_over or _reached(stream.upper, up_to), run.wait_s(words))
     return stream.lines(up_to, export.schema.columns)
+
+
+def await_copy(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    """How many rows were written, or why there is no file."""
+    id, copies = parse_id(words.one("id")), run.session.copies
+    run.session.wait(lambda: id in copies, run.wait_s(words))
+    result = copies[id]
+    if isinstance(result, CopyError):
+        return [f"error: {result.code}: {result.message}"]
+    return [f"copied {result.rows}"]
 
 
 def frontiers(run: Run, words: Words, body: Sequence[str]) -> list[str]:
@@ -95,20 +105,27 @@ def await_gone(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     id, token, session = parse_id(words.one("id")), run.launched().instance, run.session
 
     def gone() -> bool:
-        known = session.frontiers.get(id, {})
-        return all(known.get(kind) == () for kind in FRONTIER_KINDS) and not pages.page_names(token, id)
+        stream, known = session.streams.get(id), session.frontiers.get(id, {})
+        told = stream.is_over if stream else all(known.get(kind) == () for kind in FRONTIER_KINDS)
+        return told and not pages.page_names(token, id)
 
     _look_until(run, gone, run.wait_s(words))
     return OK
 
 
 def _look_until(run: Run, condition: Callable[[], bool], timeout_s: float) -> None:
-    """Wait for a state of the file system, which nothing announces to us; answers are taken in meanwhile."""
+    """Wait for a state of the file system, which nothing announces to us; answers are taken in meanwhile,
+    if there is a connection.
+    """
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError
-        run.session.take_one(_EVERY_S)
+        if run.on in run.sessions:
+            run.session.take_one(_EVERY_S)
+        else:
+            with run.interrupts.may_strike():
+                time.sleep(_EVERY_S)
 
 
 def quiet(run: Run, words: Words, body: Sequence[str]) -> list[str]:
@@ -142,6 +159,9 @@ DIRECTIVES: Mapping[str, Directive] = {
         await_subscribe,
         "id= up-to= [timeout-secs=]",
         "Waits until all before up-to was told; TIME DIFF VALUES.. a line.",
+    ),
+    "await-copy": Directive(
+        await_copy, "id= [timeout-secs=]", "Waits until a copy is answered; how many rows it wrote."
     ),
     "frontiers": Directive(frontiers, "id=", "The frontiers as last reported; ? if one was not yet."),
     "published": Directive(published, "id= [fields=]", "What its page in shared memory says."),

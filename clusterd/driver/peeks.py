@@ -11,7 +11,7 @@ from controller_proto import command as c
 from controller_proto.dataflow import Export
 from controller_proto.errors import LocalProtocolError
 from controller_proto.ids import parse_id
-from controller_proto.response import PeekResponse
+from controller_proto.response import PeekResponse, PeekRows
 from controller_proto.script import Words
 
 __all__ = ["DIRECTIVES"]
@@ -101,9 +101,20 @@ def served_by(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     return [answer.served_by or "?"]
 
 
+def answered(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    """The time read at, and in how many parts the rows came before the last."""
+    name = words.get("name")
+    started = run.last if name is None else _named(run, name)
+    answer = None if started is None else started.session.answers.get(started.peek.uuid)
+    if answer is None:
+        raise LocalProtocolError("bad-message", "no such peek has an answer")
+    parts = answer.result.parts if isinstance(answer.result, PeekRows) else 0
+    return [f"time={'?' if answer.time is None else answer.time} parts={parts}"]
+
+
 _READ = (
     "id= ts= [keys=] [map=] [filter=] [order-by=] [offset=] [limit=] [project=] [schema=] [name=] [uuid=]"
-    " [timeout-secs=]"
+    " [wait-secs=] [timeout-secs=]"
 )
 _COUNT = _READ.replace(" [project=]", "")
 _START = (
@@ -116,5 +127,6 @@ DIRECTIVES: Mapping[str, Directive] = {
     "start-peek": Directive(start_peek, _START, "Sends a peek and does not wait for its answer."),
     "await-peek": Directive(await_peek, "name= [timeout-secs=]", "Waits for that answer; a row a line."),
     "cancel-peek": Directive(cancel_peek, "[name=] [uuid=] [no-sync]", "Cancels a peek."),
+    "answered": Directive(answered, "[name=]", "The time that peek, or the last one, read; its parts."),
     "served-by": Directive(served_by, "[name=]", "Which runtime answered that peek, or the last one."),
 }

@@ -8,6 +8,7 @@ Does not: wait (driver.py does).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -83,7 +84,18 @@ def peek_from_words(words: Words, uuid: str, id: str, index: Export | None) -> P
         projection=_read(words, "project", lambda tokens: parse_columns(tokens, "(", ")")),
     )
     keys = _read(words, "keys", lambda tokens: _keys(tokens, index))
-    return Peek(0, uuid, id, time, keys, finishing)
+    wait = words.get("wait-secs")
+    return Peek(0, uuid, id, time, keys, finishing, None if wait is None else _seconds(wait))
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise LocalProtocolError("bad-message", f"wait-secs={text} is no time in seconds")
+    return seconds
 
 
 def _read(words: Words, name: str, read: Callable[[Tokens], T]) -> T | None:

@@ -13,7 +13,9 @@ from controller_proto.script import split_words
 
 __all__ = ["not_an_export", "reasons"]
 
-_WAITS = ("await-frontier", "await-published", "await-subscribe", "peek", "count", "await-peek")
+_WAITS = (
+    "await-frontier", "await-published", "await-subscribe", "await-copy", "peek", "count", "await-peek",
+)  # fmt: skip
 
 
 def reasons(run: Run, line: str) -> list[str]:
@@ -24,8 +26,8 @@ def reasons(run: Run, line: str) -> list[str]:
         id = started.peek.id if started is not None else parse_id(words.one("id"))
     except ProtocolError:
         return []
-    session = run.session if started is None else started.session
-    if words.name not in _WAITS:
+    session = run.sessions.get(run.on) if started is None else started.session
+    if words.name not in _WAITS or session is None:
         return []
     if session.kind != "controller":
         return ["a reader hears of no frontiers"] if words.name == "await-frontier" else []

@@ -2,8 +2,8 @@
 
 Whatever arrives is taken in at once, by whichever call waits; what breaks a promise is noted as a
 violation, which the driver puts into the output of the stanza it happened in. Checked: one answer a peek,
-to a peek that was sent, `canceled` only after a cancel, at the time asked for; frontiers at or beyond
-`as_of`, never lower, final when empty; what streams.py says of subscriptions.
+to a peek that was sent, `canceled` only after a cancel, at the time asked for; one answer a copy; frontiers
+at or beyond `as_of`, never lower, final when empty; what streams.py says of subscriptions.
 
 Does not: know any directive, retry.
 """
@@ -23,6 +23,9 @@ from controller_proto.errors import Disconnected, Refusal
 from controller_proto.ids import GlobalId
 from controller_proto.response import (
     Closing,
+    Copied,
+    CopyError,
+    CopyToResponse,
     Frontiers,
     PeekCanceled,
     PeekResponse,
@@ -49,6 +52,7 @@ class Session:
         self.as_of: dict[GlobalId, int] = {}
         self.answers: dict[str, PeekResponse] = {}
         self.streams: dict[GlobalId, Stream] = {}
+        self.copies: dict[GlobalId, Copied | CopyError] = {}
         self.arrived: list[Response] = []
         self.violations: list[str] = []
         self.served_by = ""  # the only role that may answer with rows, "" for any
@@ -151,6 +155,10 @@ class Session:
                     self.violations += self.streams[id].take(response)
                 else:
                     self.violations.append(f"{id} tells something and is no subscription")
+            case CopyToResponse(id, result):
+                if id in self.copies:
+                    self.violations.append(f"a second answer of copy {id}")
+                self.copies[id] = result
             case Refused(seq) if seq not in self._given_up:
                 self._refused[seq] = response
             case Synced(seq):

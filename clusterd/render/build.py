@@ -22,6 +22,7 @@ from clusterd.dataflow.scope import Scope, ScopeOutput
 from clusterd.operators.aggregates import AggregateCall
 from clusterd.operators.constant import ConstantSource
 from clusterd.operators.distinct import DistinctOperator
+from clusterd.operators.export_copy_to import ExportCopyTo
 from clusterd.operators.export_index import ExportIndex
 from clusterd.operators.export_subscribe import ExportSubscribe
 from clusterd.operators.export_view import ExportView
@@ -106,15 +107,16 @@ def build_graph(
     exchange: ExchangeFactory = identity_exchange,
     subscribed: Callable[[Export, ExportSubscribe], None] | None = None,
     view: Callable[[Export], ViewWriter] | None = None,
+    copy: Callable[[Export, Columns], ExportCopyTo] | None = None,
 ) -> Graph:
     """Raises: what the environment raises; nothing else for a plan that `lower` made.
 
     subscribed: called with each subscription that is made; what it has to tell is to be taken after each
-    round. view: makes what writes a view.
+    round. view: makes what writes a view. copy: makes what writes a copy of rows of these columns.
     """
     graph = Graph(clock=clock, exchange=exchange)
     try:
-        _Building(plan, environment, graph, subscribed, view).run()
+        _Building(plan, environment, graph, subscribed, view, copy).run()
     except BaseException:
         graph.close()
         raise
@@ -129,12 +131,14 @@ class _Building:
         graph: Graph,
         subscribed: Callable[[Export, ExportSubscribe], None] | None = None,
         view: Callable[[Export], ViewWriter] | None = None,
+        copy: Callable[[Export, Columns], ExportCopyTo] | None = None,
     ) -> None:
         self._plan = plan
         self._environment = environment
         self._graph = graph
         self._subscribed = subscribed
         self._view = view
+        self._copy = copy
         self._numbers: list[int] = []  # of the graph's nodes, by the plan's
         self._sources = {imported.id: imported for imported in plan.header.source_imports}
         self._indexes: dict[GlobalId, tuple[int, ArrangedInput]] = {}
@@ -236,6 +240,10 @@ class _Building:
                 if self._view is None:
                     raise InvariantViolation("a view that nobody writes", id=export.id)
                 return ExportView(self._columns(input), self._view(export)), f"view {export.id}", {}
+            case ExportNode(input, export) if export.kind == "copy-to":
+                if self._copy is None:
+                    raise InvariantViolation("a copy that nobody takes", id=export.id)
+                return self._copy(export, self._columns(input)), f"copy-to {export.id}", {}
             case ExportNode(input, export):
                 index = self._environment.export(export)
                 return ExportIndex(self._columns(input), index), f"export {export.id}", {0: export.key}

@@ -18,7 +18,7 @@ import msgspec
 
 from clusterd.dataflow.sequence import plan_upper
 from clusterd.runtime.peeks import Key
-from controller_proto.dataflow import DataflowHeader, Export, is_one_shot
+from controller_proto.dataflow import MAX_TIME, TOLD_KINDS, DataflowHeader, Export, is_one_shot
 from controller_proto.errors import Refusal
 from controller_proto.ids import GlobalId
 from shm_arrangements.errors import InvariantViolation
@@ -91,8 +91,9 @@ class Collection:
         return self.dataflow is not None
 
     @property
-    def is_subscription(self) -> bool:
-        return self.export is not None and self.export.kind == "subscribe"
+    def is_told(self) -> bool:
+        """Whether it is a subscription or a copy: what it has to say goes to its session."""
+        return self.export is not None and self.export.kind in TOLD_KINDS
 
     @property
     def is_view(self) -> bool:
@@ -128,7 +129,8 @@ class Dataflow:
     built: rendered, with its graph and indexes; computing: the graph has not been closed since.
     ended: given up before it read anything.
     waiting: exports neither scheduled nor dropped; it computes when none is left (A5).
-    header: with an `until` that is no later than what a subscription asked for (`up_to`).
+    header: with an `until` that is no later than what a subscription asked for (`up_to`); of a copy, its one
+        time.
     live: exports not closed yet. running: the upper of the round in flight.
     """
 
@@ -147,6 +149,8 @@ class Dataflow:
         imports: tuple[Key, ...],
     ) -> None:
         up_tos = [export.up_to for export in header.exports if export.up_to is not None]
+        if header.exports[0].kind == "copy-to" and header.as_of < MAX_TIME:
+            up_tos.append(header.as_of + 1)
         if up_tos:
             until = min(up_tos if header.until is None else [header.until, *up_tos])
             header = msgspec.structs.replace(header, until=until)

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from clusterd.dataflow.graph import Progress
-from clusterd.dataflow.operator import Round, Source
+from clusterd.dataflow.operator import Columns, Round, Source
 from clusterd.dataflow.scheduler import Scheduler
+from clusterd.operators.export_copy_to import ExportCopyTo
 from clusterd.operators.export_subscribe import ExportSubscribe
 from clusterd.operators.import_index import ImportIndex
 from clusterd.operators.import_published import ImportPublished
@@ -23,12 +24,14 @@ from clusterd.operators.import_snapshot import ImportSnapshot
 from clusterd.operators.import_source import ImportSource
 from clusterd.operators.view_writer import ViewWriter
 from clusterd.render.build import ImportedIndex, build_graph
+from clusterd.runtime.copies import tell_copied
 from clusterd.runtime.effects import Build, Failed, RoundDone, ShardMoved, StartRound, Tell
 from clusterd.runtime.owned import OwnedIndexes
 from clusterd.runtime.peeks import Key
 from clusterd.runtime.published import PublishedIndexes
 from clusterd.runtime.subscriptions import encode_told
 from clusterd.runtime.views import Views
+from clusterd.storage.copy_out import CopyOut
 from clusterd.storage.store import Store
 from clusterd.storage.tail import ShardTail
 from controller_proto.dataflow import Export, IndexImport, SourceImport
@@ -72,6 +75,7 @@ class _Running:
     build: Build
     sources: list[tuple[str, ImportSource]] = field(default_factory=list)
     subscriptions: list[tuple[Key, ExportSubscribe]] = field(default_factory=list)
+    copies: list[tuple[Key, ExportCopyTo]] = field(default_factory=list)
     is_running: bool = False
 
 
@@ -109,13 +113,16 @@ class Dataflows:
                 clock=self._clock,
                 subscribed=environment.subscribed,
                 view=environment.view,
+                copy=environment.copy,
             )
         except BaseException:
             for key in build.exports:
                 self._owned.close(key)
                 self.views.close(key)
             raise
-        self._running[build.number] = _Running(build, environment.sources, environment.subscriptions)
+        self._running[build.number] = _Running(
+            build, environment.sources, environment.subscriptions, environment.copies
+        )
         self._scheduler.add(build.number, graph)
 
     def start(self, start: StartRound) -> None:
@@ -155,12 +162,12 @@ class Dataflows:
             self._telling.popleft()
         return event
 
-    def step(self, budget_s: float) -> list[RoundDone | Failed]:
-        """Run a chunk or some; the rounds that are over with nothing to tell, and the queries that found no
-        room.
+    def step(self, budget_s: float) -> list[RoundDone | Failed | Tell]:
+        """Run a chunk or some; the rounds that are over with nothing to tell but what a copy answers, and the
+        queries that found no room.
         """
         step = self._scheduler.step(budget_s, self._clock)
-        done: list[RoundDone | Failed] = []
+        done: list[RoundDone | Failed | Tell] = []
         for failed in step.failed:
             assert isinstance(failed.dataflow, int)
             self._running[failed.dataflow].is_running = False
@@ -171,6 +178,7 @@ class Dataflows:
             running.is_running = False
             for key in running.build.exports:
                 self._owned.moved(key)
+            done += (tell_copied(key, copy) for key, copy in running.copies)
             round_done = RoundDone(completed.dataflow, completed.upper)
             if running.subscriptions:
                 self._telling.append((completed.dataflow, _tell(running.subscriptions, round_done)))
@@ -246,6 +254,7 @@ class _Environment:
         self._imports: dict[str, Key] = {key[0]: key for key in build.imports}
         self.sources: list[tuple[str, ImportSource]] = []
         self.subscriptions: list[tuple[Key, ExportSubscribe]] = []
+        self.copies: list[tuple[Key, ExportCopyTo]] = []
         self._snapshots: dict[str, tuple[TraceReader, TraceReader]] = {}
         self._follows = build.header.exports[0].kind == "subscribe"
         if dataflows._published is not None and not self._follows:
@@ -292,6 +301,12 @@ class _Environment:
         if incarnation is None:  # dropped before it was built
             views.close((export.id, 0))
         return writer
+
+    def copy(self, export: Export, columns: Columns) -> ExportCopyTo:
+        store = self._dataflows.store
+        copy = ExportCopyTo(columns, CopyOut(export, None if store is None else store.data_dir))
+        self.copies.append(((export.id, self._exports[export.id]), copy))
+        return copy
 
     def subscribed(self, export: Export, subscription: ExportSubscribe) -> None:
         incarnation = self._exports.get(export.id)

@@ -43,7 +43,8 @@ class RoundDone(msgspec.Struct, frozen=True):
 
 
 class Tell(msgspec.Struct, frozen=True):
-    """`response`: an encoded SubscribeResponse of the subscription `key`, before the RoundDone it came of.
+    """`response`: an encoded SubscribeResponse of the subscription `key`, or the answer of the copy `key`,
+    before the RoundDone it came of.
 
     lower, ends: as of `internal.Telling`. upper: up to where it was told, with this.
     """

@@ -14,6 +14,7 @@ import msgspec
 from clusterd import internal
 from clusterd.runtime import effects as fx
 from clusterd.runtime.collection import Collection, Dataflow, meet_all
+from clusterd.runtime.copies import encode_copy_error
 from clusterd.runtime.hydration import COMPUTED, KINDS, WRITTEN, Hydration
 from clusterd.runtime.peeks import Key
 from clusterd.runtime.reads import Reads
@@ -92,7 +93,7 @@ class Flows:
         self._state.emit(fx.Build(dataflow.number, dataflow.header, dataflow.plan, exports, dataflow.imports))
         for key in exports:
             collection = self._collections[key]
-            if collection.is_subscription:
+            if collection.is_told:
                 continue
             is_compacted = not collection.hold.is_empty and collection.hold.time > collection.as_of
             if is_compacted and not collection.is_view:
@@ -156,7 +157,7 @@ class Flows:
                 "dropped", f"{key[0]} was given up: an import of it was dropped"
             )
             self._reads.turn_away(key, collection.ended)
-            if collection.is_subscription:
+            if collection.is_told:
                 self._tell_end(collection, collection.ended)
             if dataflow.built:
                 self._release(collection)
@@ -171,7 +172,7 @@ class Flows:
             self._give_up(self.dataflow_of(collection), Refusal("limit", "what it told was not read"))
 
     def told(self, event: fx.Tell) -> None:
-        """Pass on what a subscription tells, to the session that it is of (P13)."""
+        """Pass on what a subscription or a copy tells, to the session that it is of (P13)."""
         collection = self._collections.get(event.key)
         if collection is not None and (collection.of_reader or collection.session == self._state.session):
             self._told[event.key] = event.upper
@@ -180,12 +181,15 @@ class Flows:
             self._state.emit(fx.Send(telling))
 
     def _tell_end(self, collection: Collection, why: Refusal) -> None:
-        """The one message that says that nothing follows, unless the last batch said so."""
+        """The one message that says that nothing follows, unless the last one said so."""
         upper = self._told.get(collection.key, Frontier.minimum())
         if upper.is_empty:
             return
-        end = DroppedAt(upper.to_wire(), why.code, why.message, why.hint)
-        raw = msgspec.msgpack.encode(SubscribeResponse(collection.id, end))
+        if collection.export is not None and collection.export.kind == "copy-to":
+            raw = encode_copy_error(collection.id, why)
+        else:
+            end = DroppedAt(upper.to_wire(), why.code, why.message, why.hint)
+            raw = msgspec.msgpack.encode(SubscribeResponse(collection.id, end))
         self.told(fx.Tell(collection.key, raw, upper, True, Frontier.empty()))
 
     def failed(self, event: fx.Failed) -> None:
@@ -216,7 +220,7 @@ class Flows:
         if collection.is_owned:
             if collection.hold.is_empty:
                 self._close(collection)
-            elif collection.is_subscription or collection.is_view:
+            elif collection.is_told or collection.is_view:
                 return  # nothing of it is kept here
             elif collection.ended is None and self.dataflow_of(collection).built:
                 self._state.emit(fx.SetCompaction(key, collection.hold))
@@ -237,7 +241,7 @@ class Flows:
             del self._dataflows[dataflow.number]
         if dataflow.built and collection.ended is None:
             self._release(collection)
-        if collection.is_subscription and collection.ended is None:
+        if collection.is_told and collection.ended is None:
             self._tell_end(collection, dropped(collection.id))
         self._told.pop(key, None)
         self._report(key, self._hydration.close(key))
@@ -337,7 +341,7 @@ class Flows:
                     self._report(key, self._hydration.advance(key, done.upper, COMPUTED))
                     continue
                 self._report(key, self._hydration.advance(key, done.upper))
-                if not collection.is_subscription:
+                if not collection.is_told:
                     self._state.policy.moved(self._state, collection)
                 self.sealed(collection, done.upper)
         self.advance(dataflow)
@@ -362,7 +366,7 @@ class Flows:
 
     def _report(self, key: Key, news: dict[str, Frontier]) -> None:
         collection = self._collections[key]
-        if news and not collection.is_subscription and collection.session == self._state.session:  # P13
+        if news and not collection.is_told and collection.session == self._state.session:  # P13
             self._reports.setdefault(key, {}).update(news)
 
     @property

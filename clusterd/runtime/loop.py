@@ -47,6 +47,7 @@ from clusterd.runtime.rehearsal import rehearse
 from clusterd.runtime.scans import Scan, Scans
 from clusterd.runtime.stash import Stash, Stashes
 from clusterd.runtime.views import StoredRows
+from clusterd.storage.copy_out import sweep_copies
 from clusterd.storage.store import Store
 from controller_proto.command import Peek
 from controller_proto.response import PeekError, PeekResponse
@@ -130,7 +131,11 @@ class WorkerLoop:
         return exit_codes.STOPPED
 
     def start(self) -> None:
-        """Say that commands are welcome: to the multiplexer, then to the supervisor."""
+        """Take away what killed ones were copying; say that commands are welcome: to the multiplexer, then to
+        the supervisor.
+        """
+        if self.published is None and self.dataflows.store is not None:
+            sweep_copies(self.dataflows.store.data_dir)
         os.set_blocking(self._link.fd, False)
         self._poll.register(self._link.fd, _IN)
         self._link.send(self._encode(internal.Ready()))

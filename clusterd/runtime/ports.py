@@ -10,6 +10,7 @@ from typing import Any
 
 from clusterd.render.plan import plan_dataflow
 from clusterd.runtime.evaluate import check_peek
+from clusterd.storage.copy_out import check_copy
 from clusterd.storage.store import Store
 from controller_proto.codec import decode_body
 from controller_proto.command import CreateDataflow, Peek
@@ -39,6 +40,8 @@ class WorkerPorts:
         for export in create.header.exports:
             if export.kind == "materialized-view":
                 self._check_view(export)
+            elif export.kind == "copy-to":
+                check_copy(export)
         return plan
 
     def check_peek(self, peek: Peek, index: Export) -> None:

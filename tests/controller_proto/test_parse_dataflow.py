@@ -21,6 +21,7 @@ build id=u3001
 export index=u4001 on=u3000 key=[0]
 export kind=subscribe sink=t5 on=u3001
 export kind=materialized-view sink=u4003 on=u3001 key=[0] shard=m schema=narrow
+export kind=copy-to sink=t6 on=u3001 uri="file:///tmp/a b.csv" format=csv
 export index=u4002 on=u7 key=[1, 0]"""
 LINES = TEXT.splitlines()
 
@@ -77,6 +78,25 @@ def test_a_view_has_the_schema_of_what_it_shows_with_names_once_or_the_one_it_na
     assert header.exports[0].schema == Schema((number, Column("id_2", ColumnType.INT64)))
     assert header.exports[1].schema == narrow
     validate(header, body, {})
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (["export kind=copy-to sink=3 on=1 uri=/a", "export index=4 on=1 key=[0]"], "the only export"),
+        (["export kind=copy-to sink=3 on=1 uri=/a key=[0]"], "a copy has no key"),
+        (['export kind=copy-to sink=3 on=1 uri=""'], "names the uri"),
+        (["export kind=copy-to sink=3 on=1 uri=/a format=xml"], "format 'xml' is not known; write csv or"),
+    ],
+)
+def test_a_copy_that_cannot_be_written_is_refused(lines: list[str], says: str) -> None:
+    text = parse_dataflow(["import source=1 shard=s upper=1", *lines])
+    header, body = resolve(
+        text, name="", as_of=0, until=None, schema_of=lambda item: SAMPLE_SCHEMA, indexes={}
+    )
+    with pytest.raises(Refusal) as raised:
+        validate(header, body, {})
+    assert says in raised.value.message
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,34 @@
+"""What a copy answers, as it goes over the wire: once, how many rows it wrote, or why there is no file.
+
+Does not: write, know when a copy is over.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from clusterd.operators.export_copy_to import ExportCopyTo
+from clusterd.runtime.effects import Tell
+from clusterd.runtime.peeks import Key
+from controller_proto.errors import Refusal
+from controller_proto.ids import GlobalId
+from controller_proto.response import Copied, CopyError, CopyToResponse
+from shm_arrangements.frontier import Frontier
+
+__all__ = ["encode_copy_error", "tell_copied"]
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def tell_copied(key: Key, copy: ExportCopyTo) -> Tell:
+    """The answer of a copy whose round is over."""
+    try:
+        response = _encode(CopyToResponse(key[0], Copied(copy.take())))
+    except Refusal as refusal:
+        response = encode_copy_error(key[0], refusal)
+    return Tell(key, response, Frontier.minimum(), True, Frontier.empty())
+
+
+def encode_copy_error(id: GlobalId, why: Refusal) -> bytes:
+    """The answer of a copy that came to nothing."""
+    return _encode(CopyToResponse(id, CopyError(why.code, why.message, why.hint)))
