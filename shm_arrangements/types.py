@@ -65,6 +65,8 @@ class ColumnSpec:
             raise TypeError(f"the name of a column is text, not {self.name!r}")
         if not isinstance(self.scale, int) or not 0 <= self.scale <= MAX_SCALE:
             raise ValueError(f"column {self.name!r}: scale {self.scale} is not in 0 to {MAX_SCALE}")
+        if self.scale and self.type is not ColumnType.NUMERIC:
+            raise ValueError(f"column {self.name!r}: only NUMERIC has a scale, not {self.type.name}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,7 +269,10 @@ names = strategies.text(max_size=8)
 
 
 def columns(types: strategies.SearchStrategy[AnyType]) -> strategies.SearchStrategy[ColumnSpec]:
-    return strategies.builds(ColumnSpec, names, types, strategies.booleans(), strategies.integers(0, 38))
+    def spec(name: str, type: AnyType, nullable: bool, scale: int) -> ColumnSpec:
+        return ColumnSpec(name, type, nullable, scale if type is ColumnType.NUMERIC else 0)
+
+    return strategies.builds(spec, names, types, strategies.booleans(), strategies.integers(0, 38))
 
 
 any_type: strategies.SearchStrategy[AnyType] = strategies.recursive(

@@ -56,6 +56,8 @@ def test_what_is_no_schema_is_refused_where_it_is_made() -> None:
     for scale in (-1, 39, 1 << 15):
         with pytest.raises(ValueError, match=f"scale {scale} is not in 0 to 38"):
             ColumnSpec("a", ColumnType.NUMERIC, False, scale)
+    with pytest.raises(ValueError, match="only NUMERIC has a scale, not TEXT"):
+        ColumnSpec("a", ColumnType.TEXT, False, 2)
     assert ArrangementSchema((ColumnSpec("a", ColumnType.NUMERIC, False, 38),), ()).nodes.shape == (1, 12)
 
 
