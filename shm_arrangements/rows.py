@@ -114,6 +114,13 @@ class RowImage:
             )  # fmt: skip
         return order
 
+    def sort_ties(self, keys: Words, order: Ints) -> None:
+        """Sort the rows of equal keys, in place: order (n,) names rows by keys (n,), which ascend."""
+        kernels.sort_ties(
+            keys, self.lanes, self.spec.kinds, self.text_lo, self.text_hi, self.text,
+            order, np.empty(len(order), np.int64),
+        )  # fmt: skip
+
     def run_starts(self, order: Ints) -> Ints:
         """Positions in `order` where a run of equal rows begins, ascending; `order` must be sorted by row."""
         out = np.empty(len(order), np.int64)

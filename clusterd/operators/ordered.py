@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusterd.operators.gathered import SWEPT, SWEPT_FROM, GatheredRows, cuts
 from clusterd.operators.growable import Growable
 from clusterd.operators.kernels import steps as steps_kernels
 from clusterd.operators.kernels import treap, windows
@@ -44,8 +45,7 @@ UNLIMITED = 1 << 62
 _SPARSE = 8  # times as many slots as rows: then the rows move to a table of their own size
 _LEAST_SPARSE = 4096
 _PIECE_REBUILT = 16_384  # rows of a piece: some 10 ms
-_SWEPT_FROM = 4096  # changes: below, a sort costs more than it saves
-_SWEPT = 131_072  # changes sorted at once: some 20 ms
+_PIECE_TAKEN = 32_768  # updates that get their slots in one piece: up to 20 ms
 NOTHING: Ints = np.zeros(0, np.int64)
 NO_TIMES: Words = np.zeros(0, np.uint64)
 MOST_COPIES = 1 << 40  # of a row in the window: sums of copies below a node stay far from 2^63
@@ -80,6 +80,8 @@ class OrderedRows:
         lanes = len(spec.kinds)
         self._flips = np.array([0, *(flips if flips is not None else [0] * lanes)], np.uint8)
         self._inverting: Words = np.where(self._flips != 0, ~np.uint64(0), np.uint64(0))
+        self.gathered = GatheredRows(self._inverting[1:])
+        self._is_in_order = False
         self._root = Growable(np.int32, fill=-1)
         self._start()
         self._steps: Steps | None = None
@@ -108,7 +110,8 @@ class OrderedRows:
             self._counts, self._nodes, self._counted, self._touched, self._evicted,
             self._root,
         )  # fmt: skip
-        return self.table.nbytes + self.partials.nbytes + sum(a.nbytes for a in sized)
+        held = self.table.nbytes + self.partials.nbytes + self.gathered.nbytes
+        return held + sum(a.nbytes for a in sized)
 
     def add(
         self, image: RowImage, groups: Ints, times: Words, diffs: Ints, owners: Ints | None = None
@@ -116,6 +119,28 @@ class OrderedRows:
         """Take updates into the round. owners: the partials of their groups, if it is walked by steps."""
         slots = self.table.assign(image, groups)
         self.partials.add(slots, times, diffs, self.table.capacity, owners)
+
+    def settle(self, groups: int) -> Work[None]:
+        """Take into the round what was gathered. groups: slots of the groups' table.
+
+        What is settled at once is in the order of groups and rows, if it is enough to gain by that.
+        """
+        left, found_before = len(self.gathered), len(self.table)
+        taken = 0
+        self._is_in_order = self.gathered.are_many and len(self.partials) == 0
+        for updates in self.gathered.take(groups):
+            if updates is None:
+                yield
+                continue
+            for lo, hi in pieces(len(updates), _PIECE_TAKEN):
+                # Of what is left as many rows are likely to be new as of what was taken.
+                new = left * (len(self.table) - found_before) // taken if taken else 0
+                yield from self.table.make_room(max(hi - lo, new))
+                yield from self.partials.make_room(max(hi - lo, new), self.table.capacity)
+                part = updates.slice(lo, hi)
+                self.add(part.image, part.groups, part.times, part.diffs)
+                taken, left = taken + hi - lo, left - (hi - lo)
+                yield
 
     def _make_room(self, groups: int) -> None:
         slots = self.table.capacity
@@ -133,7 +158,7 @@ class OrderedRows:
         self._order, self._starts = yield from steps.split(self.partials)
         self._steps = steps
         self._state[:] = 0
-        if len(self._order) >= _SWEPT_FROM:
+        if len(self._order) >= SWEPT_FROM:
             numbers = yield from steps.numbers()
             owners, codes = self.partials.owners, np.empty(len(self.partials), np.uint64)
             for lo, hi in pieces(len(codes)):
@@ -249,8 +274,8 @@ class OrderedRows:
         A tree is then walked from one end to the other instead of at random, which its caches thank with a
         multiple of the speed; what comes out is the same, if the codes ascend already.
         """
-        for lo in range(0, len(order), _SWEPT):
-            piece = order[lo : lo + _SWEPT]
+        for lo in range(0, len(order), SWEPT):
+            piece = order[lo : lo + SWEPT]
             piece[:] = self._sorted(piece, codes.take(piece))
             yield
 
@@ -262,24 +287,22 @@ class OrderedRows:
         order = yield from self.partials.order()
         n, times = len(order), self.partials.times
         is_one_time = bool(times[order[0]] == times[order[-1]])
+        if is_one_time and self._is_in_order:
+            return order
         ends = np.array([n])
-        if n > _SWEPT:
+        if n > SWEPT:
             codes = np.empty(n, np.uint64)
             for lo, hi in pieces(n):
                 codes[lo:hi] = self.table.lanes[self.partials.slots[lo:hi], 0]
                 yield
             order, ends = yield from by_digit(codes, groups, order)
-        lo = 0
-        while lo < n:
-            within = int(np.searchsorted(ends, lo + _SWEPT, "right"))
-            hi = int(ends[within - 1]) if within and ends[within - 1] > lo else min(lo + _SWEPT, n)
+        for lo, hi in cuts(ends, n):
             piece = order[lo:hi]
             if is_one_time:
                 piece[:] = self._sorted(piece)
             else:
                 codes = self.table.lanes[self.partials.slots.take(piece), 0]
                 piece[:] = self._sorted(piece, codes, times.take(piece))
-            lo = hi
             yield
         return order
 
@@ -289,7 +312,7 @@ class OrderedRows:
         """
         table, slots = self.table, self.partials.slots.take(piece)
         lanes = table.lanes.take(slots, axis=0)
-        if self._flips.any():
+        if self._inverting.any():
             lanes ^= self._inverting
         if first is not None:
             lanes[:, 0] = first
@@ -306,6 +329,7 @@ class OrderedRows:
         self.visited += int(self._state[treap.VISITED])
         self._state[:] = 0
         self._steps, self._order, self._starts = None, NOTHING, NOTHING
+        self._is_in_order = False
         self._make_room(0)
         gone, self._gone = self._gone[~self.partials.have(self._gone)], NOTHING
         for changed in (self.partials.slots[: len(self.partials)], gone):

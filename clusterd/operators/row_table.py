@@ -137,8 +137,9 @@ class RowTable:
 
     def make_room(self, rows: int) -> Work[None]:
         """For an `assign` of `rows` new rows: it then does not stop to make a large table larger."""
-        while len(self._entries) > _PIECE_ENTRIES and 2 * (len(self) + rows) > len(self._entries):
-            self._entries = yield from _regrowing(self._entries)
+        wanted = 2 * (len(self) + rows)
+        if wanted > max(len(self._entries), _PIECE_ENTRIES):
+            self._entries = yield from _regrowing(self._entries, wanted)
         if self.capacity > _PIECE_ENTRIES:
             self._more_slots(len(self) + rows)
             for sized in (self._tags, self._lanes, self._text_lo, self._text_hi):
@@ -214,10 +215,10 @@ def _regrown(entries: Growable[np.uint64]) -> Growable[np.uint64]:
     return out
 
 
-def _regrowing(entries: Growable[np.uint64]) -> Work[Growable[np.uint64]]:
-    """`_regrown` in pieces."""
+def _regrowing(entries: Growable[np.uint64], wanted: int) -> Work[Growable[np.uint64]]:
+    """A table of at least `wanted` entries, with the same ones; in pieces."""
     out = Growable(np.uint64)
-    out.grow(2 * len(entries))
+    out.grow(1 << (wanted - 1).bit_length())
     for lo, hi in pieces(len(entries), _PIECE_ENTRIES):
         kernels.grow(entries.a[lo:hi], out.a)
         yield
@@ -315,11 +316,9 @@ class Partials:
                 if len(filled):  # owners: if somebody tells them
                     filled.grow(upto)
                     yield from filled.touching(upto)
-        while (
-            len(self._entries) > _PIECE_ENTRIES
-            and 2 * (int(self._meta[kernels.HASHED]) + rows) > len(self._entries)
-        ):  # fmt: skip
-            self._entries = yield from _regrowing(self._entries)
+        wanted = 2 * (int(self._meta[kernels.HASHED]) + rows)
+        if wanted > len(self._entries) > _PIECE_ENTRIES:
+            self._entries = yield from _regrowing(self._entries, wanted)
 
     def have(self, slots: Ints) -> NDArray[np.bool_]:
         """(n,) whether the round has a partial of each slot."""

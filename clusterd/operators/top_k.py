@@ -31,6 +31,7 @@ from clusterd.dataflow.operator import (
 )
 from clusterd.operators.bounds import Bounds
 from clusterd.operators.faults import Faults
+from clusterd.operators.gathered import RowUpdates
 from clusterd.operators.growable import Growable
 from clusterd.operators.kernels.windows import note_groups
 from clusterd.operators.ordered import MOST_COPIES, OrderColumn, OrderedRows, lane_flips
@@ -46,7 +47,7 @@ __all__ = ["TopKOperator"]
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
-_ADDED = 1 << 15  # updates added at once: up to 20 ms
+_ADDED = 1 << 15  # updates whose groups are found at once
 
 
 class TopKOperator:
@@ -100,15 +101,12 @@ class TopKOperator:
             if lo:
                 yield self._pause
             part = delta.oks.slice(lo, hi)
-            yield from pausing(self._make_room(len(part)), self._pause)
+            yield from pausing(self._groups.make_room(len(part)), self._pause)
             self._add(part)
+            if self._rows.gathered.is_full:
+                yield from pausing(self._rows.settle(self._groups.capacity), self._pause)
         if len(delta.errs):
             yield Delta(Updates.empty(self._types), delta.errs)
-
-    def _make_room(self, rows: int) -> Work[None]:
-        for table in (self._groups, self._rows.table):
-            yield from table.make_room(rows)
-        yield from self._rows.partials.make_room(rows, self._rows.table.capacity)
 
     def _add(self, updates: Updates) -> None:
         n = len(updates)
@@ -118,11 +116,12 @@ class TopKOperator:
         self._marks.grow(self._groups.capacity)
         self._count = note_groups(slots, self._marks.a, self._touched.a, self._count)
         image = encode([updates.columns[k] for k in self._row], self._row_spec, n)
-        self._rows.add(image, slots, updates.times, updates.diffs)
+        self._rows.gathered.add(RowUpdates(image, slots, updates.times, updates.diffs))
 
     def finish(self) -> Iterator[Delta]:
         if self._count == 0:
             return
+        yield from pausing(self._rows.settle(self._groups.capacity), self._pause)
         touched = self._touched.a[: self._count]
         yield from pausing(self._bounds.learn(self._groups, touched), self._pause)
         faults = Faults()

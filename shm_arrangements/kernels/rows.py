@@ -259,6 +259,17 @@ def sort_rows(
                 start = k
 
 
+@kernel(U64, U64_2D, U8, I64_2D, I64_2D, U8, OUT_I64, OUT_I64)
+def sort_ties(keys: Any, lanes: Any, kinds: Any, lo: Any, hi: Any, text: Any, order: Any, spare: Any) -> None:
+    """Permute order (n,), by which keys (n,) ascend, so that the rows of equal keys ascend. spare: (n,)."""
+    start = 0
+    for k in range(1, order.shape[0] + 1):
+        if k == order.shape[0] or keys[k] != keys[start]:
+            if k - start > 1:
+                _sort_small(keys, lanes, kinds, lo, hi, text, keys[:0], 0, order, spare, start, k)
+            start = k
+
+
 @kernel(
     U64_2D, I64_2D, I64_2D, U8, I64, U64_2D, I64_2D, I64_2D, U8, I64, U8, OUT_BOOL
 )  # fmt: skip

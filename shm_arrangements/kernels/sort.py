@@ -34,7 +34,8 @@ _ZERO = np.uint64(0)
 
 
 @inner
-def _bits_of(x: Any) -> Any:
+def bit_length(x: Any) -> Any:
+    """Of an unsigned word."""
     bits = 0
     while x != _ZERO:
         x = x >> _ONE
@@ -139,8 +140,8 @@ def sort_piece(
                 least = min(least, keys[k])
                 most = max(most, keys[k])
             if least != most:
-                span = _bits_of(most - least)
-                bits = min(min(_bits_of(np.uint64(last - first)), _MOST_BITS), span)
+                span = bit_length(most - least)
+                bits = min(min(bit_length(np.uint64(last - first)), _MOST_BITS), span)
                 shift = np.uint64(span - bits)
                 open_piece = _spread(
                     keys, order, first, last, spare_keys, spare_order, tallies, shift, least, 1 << bits
@@ -188,7 +189,7 @@ def spread_codes(codes: Any, bits: int, keys: Any, order: Any, ends: Any) -> int
     for k in range(n):
         least = min(least, codes[k])
         most = max(most, codes[k])
-    span = _bits_of(most - least)
+    span = bit_length(most - least)
     shift = np.uint64(max(span - bits, 0))
     buckets = 1 << bits
     for bucket in range(buckets + 1):

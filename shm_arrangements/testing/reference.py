@@ -259,6 +259,14 @@ def sort_rows(codes: Array, relation: Relation, times: Array, order: Array) -> t
     return (np.array(sorted(order.tolist(), key=key), np.int64),)
 
 
+@reference_of("rows.sort_ties")
+def sort_ties(keys: Array, relation: Relation, order: Array) -> tuple[Array]:
+    pairs = zip(keys.tolist(), order.tolist(), strict=True)
+    return (
+        np.array([row for _, row in sorted(pairs, key=lambda p: (p[0], row_key(relation, p[1])))], np.int64),
+    )
+
+
 @reference_of("rows.equal_rows")
 def equal_rows(a: Relation, rows_a: Array, b: Relation, rows_b: Array) -> tuple[Array]:
     return (equal_pairs(a, rows_a, b, rows_b, len(a.types))[0],)

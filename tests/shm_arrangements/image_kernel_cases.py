@@ -84,6 +84,15 @@ def _sort_rows(draw: Any) -> list[Any]:
     ]  # fmt: skip
 
 
+@case("rows.sort_ties")
+def _sort_ties(draw: Any) -> list[Any]:
+    _, image, both = _drawn_image(draw, many=True)
+    n = len(image)
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    keys = np.sort(rng.integers(0, draw(st.sampled_from([1, 3, 1000])), n).astype(np.uint64))
+    return [keys, both, InOut(rng.permutation(n)), Scratch(n, np.int64)]
+
+
 @case("rows.equal_rows")
 def _equal_rows(draw: Any) -> list[Any]:
     specs = draw_specs(draw)
