@@ -64,6 +64,7 @@ class Transactions:
 
     def __init__(self, tables: Mapping[int, tuple[str, int, int]], sealed: int) -> None:
         self._tables = {oid: _Table(*facts) for oid, facts in tables.items()}
+        self._strangers: dict[int, str] = {}
         self._open: dict[int, Changes] | None = None
         self._final_lsn = 0
         self._complete: dict[int, Changes] = {}
@@ -139,25 +140,24 @@ class Transactions:
         self.rows += len(changes.rows)
 
     def _relation(self, relation: Relation) -> None:
-        table = self._known(relation.oid, f"{relation.schema}.{relation.name}")
-        if relation.identity != "f":
+        table = self._tables.get(relation.oid)
+        if table is None:  # a partition is described beside the table that it is published as
+            self._strangers[relation.oid] = f"{relation.schema}.{relation.name}"
+        elif relation.identity != "f":
             raise _not_full(table.name, "its replica identity was changed")
-
-    def _known(self, oid: int, name: str) -> _Table:
-        found = self._tables.get(oid)
-        if found is None:
-            raise IngestError(
-                "schema-changed",
-                f"table {name} (oid {oid}) came into the publication, or was made anew",
-                "start with --resnapshot to take it in",
-            )
-        return found
 
     def _changes(self, oid: int) -> Changes:
         if self._open is None:
             raise IngestError("bad-stream", "a change outside of a transaction")
         if oid not in self._tables:
-            raise IngestError("bad-stream", f"a change of table {oid}, which was not described")
+            name = self._strangers.get(oid)
+            if name is None:
+                raise IngestError("bad-stream", f"a change of table {oid}, which was not described")
+            raise IngestError(
+                "schema-changed",
+                f"table {name} (oid {oid}) came into the publication, or was made anew",
+                "start with --resnapshot to take it in",
+            )
         return self._open.setdefault(oid, Changes())
 
     def _add(self, oid: int, rows: tuple[tuple[Values, int], ...]) -> None:

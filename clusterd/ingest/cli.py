@@ -181,3 +181,7 @@ def _print(found: Status) -> None:
     for shard in found.shards:
         lag = f"upper {shard.upper}, {shard.behind_bytes:,} bytes behind"
         click.echo(f"shard {shard.name}: table {shard.table}, {lag}")
+
+
+if __name__ == "__main__":
+    main()

@@ -53,6 +53,7 @@ _NAMES = {
     "jsonb": WireType.JSONB, "json": WireType.JSONB,
 }  # fmt: skip
 _LEAVE_OUT = "leave the column out: CREATE PUBLICATION .. FOR TABLE t (a, b, ..)"
+_DAY, _BLANK = pa.scalar("1970-01-01", pa.large_string()), pa.scalar(" ", pa.large_string())
 _NO_UUID = "0" * 32
 
 
@@ -161,8 +162,8 @@ def _column(texts: Any, spec: ColumnSpec, where: str) -> Column:
         case _T.TIMESTAMPTZ:
             array = texts.cast(pa.timestamp("us", "UTC"))
         case _T.TIME:
-            day = pc.binary_join_element_wise("1970-01-01", texts, " ").cast(pa.timestamp("us"))
-            array = day.cast(pa.int64()).cast(pa.time64("us"))
+            moments = pc.binary_join_element_wise(_DAY, texts, _BLANK).cast(pa.timestamp("us"))
+            array = moments.cast(pa.int64()).cast(pa.time64("us"))
         case _T.BYTEA:
             array = _bytes(texts)
         case _T.UUID:

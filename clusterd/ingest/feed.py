@@ -219,9 +219,13 @@ class _Session:
                         wal_end = max(wal_end, frame.wal_end)
                 else:
                     message = decode_message(frame.payload)
-                    if isinstance(message, Relation):
-                        self._check_relation(message)
-                    transactions.feed(message, len(data))
+                    try:
+                        if isinstance(message, Relation):
+                            self._check_relation(message)
+                        transactions.feed(message, len(data))
+                    except IngestError:
+                        self._append(transactions, wal_end)  # what came before is right
+                        raise
                     if isinstance(message, Commit):
                         wal_end = max(wal_end, transactions.sealed)
                         self._commits += 1
@@ -231,8 +235,7 @@ class _Session:
                 continue
             now = time.monotonic()
             if wal_end > self.sealed and (transactions.has_changes or asked or now >= seal_at):
-                self._updates += append_all(self._shards, transactions.take(), wal_end)
-                self.sealed = wal_end
+                self._append(transactions, wal_end)
                 now = time.monotonic()
                 seal_at = now + _SEAL_INTERVAL_S
             if asked or confirmed != self.sealed or now >= status_at:
@@ -245,6 +248,10 @@ class _Session:
                 lag_at = now + _LAG_INTERVAL_S
             due = min(status_at, lag_at, seal_at if wal_end > self.sealed else status_at)
             self._stream.wait_to_read(due - now)
+
+    def _append(self, transactions: Transactions, sealed: int) -> None:
+        self._updates += append_all(self._shards, transactions.take(), sealed)
+        self.sealed = sealed
 
     def _start_stream(self) -> None:
         slot, publication = (
