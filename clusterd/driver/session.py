@@ -44,8 +44,9 @@ FRONTIER_KINDS = ("write", "input", "output")
 class Session:
     """A connection after its hello. `arrived`: everything that came, in order."""
 
-    def __init__(self, wire: WireClient, kind: str, interrupts: Interrupts) -> None:
+    def __init__(self, wire: WireClient, hello: int, kind: str, interrupts: Interrupts) -> None:
         self.wire = wire
+        self._hello = hello  # its `seq`
         self.kind = kind
         self.interrupts = interrupts
         self.frontiers: dict[GlobalId, dict[str, WireFrontier]] = {}
@@ -70,11 +71,11 @@ class Session:
         """Connect and say hello. Raises OSError, LocalProtocolError."""
         wire = WireClient.connect(address)
         try:
-            wire.hello(nonce, kind=kind, epoch=epoch)
+            hello = wire.hello(nonce, kind=kind, epoch=epoch)
         except BaseException:
             wire.close()
             raise
-        return cls(wire, kind, interrupts)
+        return cls(wire, hello, kind, interrupts)
 
     def close(self) -> None:
         self.wire.close()
@@ -98,8 +99,18 @@ class Session:
     def do(self, command: Command, timeout_s: float, *, sync: bool = True) -> None:
         """Send, and wait until it was validated. Raises Refusal, TimeoutError, Disconnected.
 
-        sync: without it nothing is waited for; a refusal that comes is a violation then.
+        sync: without it nothing is waited for; a refusal that comes is a violation then. Of a connection
+        that was not let in the first command says why.
         """
+        try:
+            self._do(command, timeout_s, sync=sync)
+        except Disconnected:
+            refused = self._refused.pop(self._hello, None)
+            if refused is None:
+                raise
+            raise Refusal(refused.code, refused.message, refused.hint) from None
+
+    def _do(self, command: Command, timeout_s: float, *, sync: bool) -> None:
         seq = self.send(command)
         if sync:
             barrier = self.send(Sync(0))
