@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -107,7 +107,7 @@ class Shell:
             self.loops.append(loop)
         self._decode = msgspec.msgpack.Decoder(internal.FromWorker).decode
 
-    def __enter__(self) -> Shell:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
