@@ -111,7 +111,9 @@ class Flows:
             return
         for key in dataflow.imports:
             imported = self._collections[key]
-            if not imported.is_owned and imported.upper.less_equal(dataflow.header.as_of):
+            # What a stale page moved to was said already: no further notice need come of it.
+            behind = dataflow.is_subscription and imported.stale
+            if not imported.is_owned and (behind or imported.upper.less_equal(dataflow.header.as_of)):
                 self._state.policy.look(self._state, imported)
         self.advance(dataflow)
 

@@ -124,8 +124,12 @@ class LocalDaemon:
             loop.turn for loop in self.loops if loop.has_work or _readable(loop)
         ]
         if self.endpoint._epoll.poll(0) or self.endpoint._unhandled:
-            found.append(lambda: self.endpoint.turn(0))
+            found.append(self._turn_endpoint)
         return found
+
+    def _turn_endpoint(self) -> None:
+        self.endpoint.turn(0)
+        self.endpoint._mux.validate_state()
 
     def names(self) -> list[str]:
         """Segments of the instance, but for its control file."""

@@ -142,6 +142,13 @@ class Sessions:
         self._count = 0
         self._number = number
         self._seed = seed
+        weights: dict[Callable[[], None], float] = {
+            self.append: 4, self.create_view: 4, self.query: 2, self.subscribe: 3, self.peek: 6,
+            self.cancel: 1, self.compact: 2, self.drop: 1, self.schedule: 2, self.configure: 0.3,
+            self.sync: 0.5, self.illegal: 0.7, self.read_beside: 2, self.lose: 1.2, self.take_over: 0.6,
+            self.intrude: 0.3, self.settle: 0.7,
+        }  # fmt: skip
+        self._actions = {action: w * self.rng.choice([0.2, 1, 1, 3]) for action, w in weights.items()}
         for position in range(self.rng.choice([1, 2, 2])):
             self._make_shard(f"x{number}.{position}", f"u{9000 + position}")
 
@@ -173,14 +180,8 @@ class Sessions:
                 link.close()
 
     def _act(self) -> None:
-        actions: dict[Callable[[], None], float] = {
-            self.append: 4, self.create_view: 4, self.query: 2, self.subscribe: 3, self.peek: 6,
-            self.cancel: 1,
-            self.compact: 2, self.drop: 1, self.schedule: 2, self.configure: 0.3, self.sync: 0.5,
-            self.illegal: 0.7, self.read_beside: 2, self.lose: 1.2, self.take_over: 0.6, self.intrude: 0.3,
-            self.settle: 0.7,
-        }  # fmt: skip
-        (action,) = self.rng.choices(list(actions), list(actions.values()))
+        """Something; what is likely differs from history to history."""
+        (action,) = self.rng.choices(list(self._actions), list(self._actions.values()))
         if self.controller is None and action not in (self.append, self.read_beside, self.settle):
             self.connect() if self.rng.random() < 0.8 else self.take_over()
             return

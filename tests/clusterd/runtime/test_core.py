@@ -13,9 +13,11 @@ from clusterd import internal
 from clusterd import multiplexer_events as mx
 from clusterd.runtime import effects as fx
 from clusterd.runtime.core import RuntimeCore
-from controller_proto.command import Command, InitializationComplete, UpdateConfiguration
+from controller_proto.command import Command, CreateDataflow, InitializationComplete, UpdateConfiguration
+from controller_proto.dataflow import DataflowHeader, Export, IndexImport
 from controller_proto.history import History
 from controller_proto.response import Frontiers, PeekCanceled, PeekError, PeekResponse, PeekRows
+from controller_proto.schema import SAMPLE_SCHEMA
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 from tests.clusterd.runtime.world import MAX_TIME, World
@@ -808,3 +810,22 @@ def answers_of(world: World, floors: dict[str, int]) -> dict[tuple[str, int], in
         said = world.answer(uuid)
         found[at] = rows(said) if isinstance(said.result, PeekRows) else code(said)
     return found
+
+
+def test_a_subscription_looks_at_a_page_of_which_it_was_said_before_that_it_moved() -> None:
+    """A notice that came while nobody waited was the last: the subscription stayed behind for ever."""
+    world = with_index(1, [1], 3)
+    world.peek("p1", "u1", 1)
+    world.settle()
+    world.write([5], 8)
+    world.settle()
+    world.compact("u1", 0)  # the notice, which nobody waits for, goes along
+    world.settle()
+    header = DataflowHeader(
+        "t1", 0, None, (), (IndexImport("u1"),), (Export("t1", "subscribe", "u1", SAMPLE_SCHEMA),)
+    )
+    world.send(CreateDataflow(world.next_seq(), header, msgspec.Raw(b"\x80")))
+    world.schedule("t1")
+    world.settle()
+    (dataflow,) = world.reader.core.state.dataflows.values()
+    assert dataflow.upper == Frontier.at(8)
