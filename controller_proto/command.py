@@ -17,12 +17,13 @@ from controller_proto.plan import OrderBy
 from controller_proto.schema import U64, Row, freeze
 
 __all__ = [
-    "PROTOCOL_VERSION", "AllowCompaction", "AllowWrites", "CancelPeek", "Command", "CreateDataflow",
-    "CreateInstance", "Finishing", "Hello", "InitializationComplete", "Peek", "Schedule", "Sync", "TestHook",
-    "UpdateConfiguration",
+    "MAX_WAIT_S", "PROTOCOL_VERSION", "AllowCompaction", "AllowWrites", "CancelPeek", "Command",
+    "CreateDataflow", "CreateInstance", "Finishing", "Hello", "InitializationComplete", "Peek", "Schedule",
+    "Sync", "TestHook", "UpdateConfiguration",
 ]  # fmt: skip
 
 PROTOCOL_VERSION = 1
+MAX_WAIT_S = 1e9  # 30 years; a peek that may wait for ever says nothing
 
 
 class _Command(msgspec.Struct, frozen=True, tag_field="t"):
@@ -109,7 +110,7 @@ class Peek(_Command, frozen=True, tag="peek"):
     time: U64 | None
     keys: tuple[Row, ...] | None = None
     finishing: Finishing = Finishing()
-    wait_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
+    wait_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)] | None = None
 
     def __post_init__(self) -> None:
         if self.keys:

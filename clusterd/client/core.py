@@ -54,6 +54,8 @@ class Core:
         self._judging: dict[int, response.Refused | None] = {}  # by seq; commands whose refusal is awaited
         self._synced = 0
         self._feeds: dict[GlobalId, Feed] = {}
+        self.copied: dict[GlobalId, response.Copied | response.CopyError] = {}  # of those that are waited for
+        self._copying: set[GlobalId] = set()
 
     # -- saying
 
@@ -124,6 +126,14 @@ class Core:
         del self._feeds[id]
         self.give_up(command.AllowCompaction(0, id, ()))
 
+    def expect_copy(self, id: GlobalId) -> None:
+        """Keep the answer of copy `id`, in `copied`, until `forget_copy`."""
+        self._copying.add(id)
+
+    def forget_copy(self, id: GlobalId) -> None:
+        self._copying.discard(id)
+        self.copied.pop(id, None)
+
     def give_up(self, said: command.CancelPeek | command.AllowCompaction) -> None:
         """Say it, or where nobody hears it any more, see to it that `begin` does not ask again."""
         if self.end.over is None:
@@ -156,6 +166,10 @@ class Core:
                 if said.id in self._feeds and not self._feeds[said.id].hear(said):
                     self._drop_feed(said.id)
                 return "subscription", said.id
+            case response.CopyToResponse(id, result):
+                if id in self._copying:
+                    self.copied[id] = result
+                return "copy", id
             case response.Synced():
                 self._synced = max(self._synced, said.seq)
                 return _JUDGED

@@ -16,6 +16,7 @@ from clusterd.client.handle import Standing
 from clusterd.client.operation import Operation, Wait
 from clusterd.client.values import key_rows
 from controller_proto import command, response
+from controller_proto.command import MAX_WAIT_S
 from controller_proto.dataflow import WireFrontier
 from controller_proto.errors import Disconnected, LocalProtocolError
 from controller_proto.expr import Expr
@@ -34,7 +35,8 @@ class PeekOptions(TypedDict, total=False):
     time, which the answer names as `time`. keys: values (or tuples, for a key of several columns) of the
     index's key; None, the default, is all rows. where: predicates, as expressions or their text (`#1 > 5`).
     order_by: names, or OrderBy; without, rows come sorted by value. limit, offset: of rows, each counted as
-    often as it occurs. select: columns to return.
+    often as it occurs. select: columns to return. wait_s: the longest that the replica has it wait for its
+    time, answered `wait-limit` then (PeekFailed).
     """
 
     at: int | Literal["latest"] | None
@@ -44,6 +46,7 @@ class PeekOptions(TypedDict, total=False):
     limit: int | None
     offset: int
     select: Sequence[str] | None
+    wait_s: float | None
 
 
 def start_peek(
@@ -57,6 +60,7 @@ def start_peek(
     limit: int | None = None,
     offset: int = 0,
     select: Sequence[str] | None = None,
+    wait_s: float | None = None,
 ) -> str:
     """Say a peek; PeekOptions says what of. Returns its uuid.
 
@@ -77,7 +81,11 @@ def start_peek(
     )
     rows = None if keys is None else key_rows([schema.columns[i] for i in of.export.key], keys)
     uuid = uuid4().hex
-    said = command.Peek(0, uuid=uuid, id=of.export.id, time=time, keys=rows, finishing=finishing)
+    if wait_s is not None and not 0 <= wait_s <= MAX_WAIT_S:
+        raise ValueError(f"wait_s must be seconds, up to {MAX_WAIT_S:g}, it is {wait_s!r}")
+    said = command.Peek(
+        0, uuid=uuid, id=of.export.id, time=time, keys=rows, finishing=finishing, wait_s=wait_s
+    )
     core.ask(said, Asked(of, time, validate_peek(said, of.export)))
     return uuid
 

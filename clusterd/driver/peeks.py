@@ -102,12 +102,12 @@ def served_by(run: Run, words: Words, body: Sequence[str]) -> list[str]:
 
 
 def answered(run: Run, words: Words, body: Sequence[str]) -> list[str]:
-    """The time read at, and in how many parts the rows came before the last."""
+    """The time read at, and in how many parts the rows came before the last; the rows are not printed."""
     name = words.get("name")
     started = run.last if name is None else _named(run, name)
-    answer = None if started is None else started.session.answers.get(started.peek.uuid)
-    if answer is None:
-        raise LocalProtocolError("bad-message", "no such peek has an answer")
+    if started is None:
+        raise LocalProtocolError("bad-message", "no peek was sent")
+    answer = _answer(started, run.wait_s(words))
     parts = answer.result.parts if isinstance(answer.result, PeekRows) else 0
     return [f"time={'?' if answer.time is None else answer.time} parts={parts}"]
 
@@ -127,6 +127,10 @@ DIRECTIVES: Mapping[str, Directive] = {
     "start-peek": Directive(start_peek, _START, "Sends a peek and does not wait for its answer."),
     "await-peek": Directive(await_peek, "name= [timeout-secs=]", "Waits for that answer; a row a line."),
     "cancel-peek": Directive(cancel_peek, "[name=] [uuid=] [no-sync]", "Cancels a peek."),
-    "answered": Directive(answered, "[name=]", "The time that peek, or the last one, read; its parts."),
+    "answered": Directive(
+        answered,
+        "[name=] [timeout-secs=]",
+        "Waits for that answer, or the last; its time and parts, no rows.",
+    ),
     "served-by": Directive(served_by, "[name=]", "Which runtime answered that peek, or the last one."),
 }

@@ -29,11 +29,14 @@ from clusterd.convert import column_specs
 from controller_proto.dataflow import Export, copy_format
 from controller_proto.errors import Refusal
 from controller_proto.schema import ColumnType, distinct_names, type_name
+from shm_arrangements import failpoints
 from shm_arrangements.arrow import require_parquet, to_record_batch
 from shm_arrangements.columns import Column
 from shm_arrangements.types import ColumnSpec
 
 __all__ = ["CopyOut", "check_copy", "sweep_copies"]
+
+failpoints.declare("copy.commit")  # the file is whole, and has another name
 
 _JOURNAL: Final = "copies"  # a directory in the data directory
 _SCHEMES: Final = ("", "file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
@@ -94,6 +97,7 @@ class CopyOut:
                 self._begin()
             self._writer.close()
             self._stream.close()
+            failpoints.hit("copy.commit")
             self._system.move(self._temporary, self._path)
             self._temporary = ""
         self._end()

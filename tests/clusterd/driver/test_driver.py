@@ -583,7 +583,7 @@ def test_every_directive_says_what_it_lacks(tmp_path: Path) -> None:
     needs_nothing = {
         "create-instance", "update-configuration", "initialization-complete", "require", "connect",
         "disconnect", "reconnect", "explain", "await-exit", "send-raw", "served-by", "create-dataflow",
-        "cancel-peek", "count", "peek",
+        "cancel-peek", "count", "peek", "answered",
     }  # fmt: skip
     with _driver(tmp_path) as (run, _):
         _boot(run)

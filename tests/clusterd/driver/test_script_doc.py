@@ -33,7 +33,9 @@ def test_the_page_names_no_directive_and_no_operator_that_is_not_there() -> None
     assert sorted(named) == sorted([*DIRECTIVES, *OPERATORS])
 
 
-_READS = {"keys", "map", "filter", "order-by", "offset", "limit", "project", "schema", "name", "uuid", "wait-secs"}
+_READS = {
+    "keys", "map", "filter", "order-by", "offset", "limit", "project", "schema", "name", "uuid", "wait-secs",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DIRECTIVES)
