@@ -6,9 +6,10 @@ half. What has just begun goes before what had a chunk already and is not over: 
 first, and none waits for a hydration of seconds but the one chunk that it is in. Long rounds take turns among
 themselves, and one gets its chunk whenever short ones have used half a chunk's time since.
 
-A step that has completed something ends before it goes on with a long round: what follows from it, as the
-round of an importer, has then begun before, and a chain of dataflows waits for that one chunk, not for one a
-link.
+A step ends with a chunk that ends no round: what comes meanwhile waits for one, not for as many as a step has
+time for. And one that has completed something ends before it goes on with a long round: what follows from it,
+as the round of an importer, has then begun before, and a chain of dataflows waits for that one chunk, not for
+one a link.
 
 Does not: read a clock of its own, decide rounds, wait, publish or notify (the caller does, from
 `Step.completed`).
@@ -126,8 +127,8 @@ class Scheduler:
         return bool(self._fresh or self._long or len(self._sequence))
 
     def step(self, budget_s: float, clock: Clock) -> Step:
-        """Run chunks until `budget_s` of `clock` is used or nothing is left, or a long round would be next to
-        what was completed; at least one if any.
+        """Run chunks until `budget_s` of `clock` is used, nothing is left, one did not end its round, or a
+        long round would be next to what was completed; at least one if any.
         """
         end = clock() + budget_s
         completed: list[RoundDone] = []
@@ -151,7 +152,7 @@ class Scheduler:
                 self._long.append(dataflow)
             else:
                 completed.append(RoundDone(dataflow, upper))
-            if now >= end:
+            if now >= end or upper is None:
                 break
         return Step(tuple(completed), self.has_work, tuple(failed))
 

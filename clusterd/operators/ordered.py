@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusterd.operators.gathered import SWEPT, SWEPT_FROM, GatheredRows, cuts
 from clusterd.operators.growable import Growable
 from clusterd.operators.kernels import steps as steps_kernels
 from clusterd.operators.kernels import treap, windows
 from clusterd.operators.kernels.ahead import AHEAD
 from clusterd.operators.row_table import Partials, RowTable, count_holders
 from clusterd.operators.time_steps import Steps, Work, by_digit, pausing, pieces
+from clusterd.operators.waiting import SWEPT, SWEPT_FROM, WaitingRows, cuts
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowImage, RowSpec
 from shm_arrangements.types import ColumnSpec, ColumnType
@@ -80,7 +80,7 @@ class OrderedRows:
         lanes = len(spec.kinds)
         self._flips = np.array([0, *(flips if flips is not None else [0] * lanes)], np.uint8)
         self._inverting: Words = np.where(self._flips != 0, ~np.uint64(0), np.uint64(0))
-        self.gathered = GatheredRows(self._inverting[1:])
+        self.waiting = WaitingRows(self._inverting[1:])
         self._is_in_order = False
         self._root = Growable(np.int32, fill=-1)
         self._start()
@@ -110,7 +110,7 @@ class OrderedRows:
             self._counts, self._nodes, self._counted, self._touched, self._evicted,
             self._root,
         )  # fmt: skip
-        held = self.table.nbytes + self.partials.nbytes + self.gathered.nbytes
+        held = self.table.nbytes + self.partials.nbytes + self.waiting.nbytes
         return held + sum(a.nbytes for a in sized)
 
     def add(
@@ -121,14 +121,14 @@ class OrderedRows:
         self.partials.add(slots, times, diffs, self.table.capacity, owners)
 
     def settle(self, groups: int) -> Work[None]:
-        """Take into the round what was gathered. groups: slots of the groups' table.
+        """Take into the round what waits. groups: slots of the groups' table.
 
         What is settled at once is in the order of groups and rows, if it is enough to gain by that.
         """
-        left, found_before = len(self.gathered), len(self.table)
+        left, found_before = len(self.waiting), len(self.table)
         taken = 0
-        self._is_in_order = self.gathered.are_many and len(self.partials) == 0
-        for updates in self.gathered.take(groups):
+        self._is_in_order = self.waiting.are_many and len(self.partials) == 0
+        for updates in self.waiting.take(groups):
             if updates is None:
                 yield
                 continue

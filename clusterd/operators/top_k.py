@@ -31,12 +31,12 @@ from clusterd.dataflow.operator import (
 )
 from clusterd.operators.bounds import Bounds
 from clusterd.operators.faults import Faults
-from clusterd.operators.gathered import RowUpdates
 from clusterd.operators.growable import Growable
 from clusterd.operators.kernels.windows import note_groups
 from clusterd.operators.ordered import MOST_COPIES, OrderColumn, OrderedRows, lane_flips
 from clusterd.operators.row_table import RowTable
 from clusterd.operators.time_steps import Work, pausing, pieces
+from clusterd.operators.waiting import RowUpdates
 from controller_proto.expr import Expr
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowSpec, encode
@@ -103,7 +103,7 @@ class TopKOperator:
             part = delta.oks.slice(lo, hi)
             yield from pausing(self._groups.make_room(len(part)), self._pause)
             self._add(part)
-            if self._rows.gathered.is_full:
+            if self._rows.waiting.is_full:
                 yield from pausing(self._rows.settle(self._groups.capacity), self._pause)
         if len(delta.errs):
             yield Delta(Updates.empty(self._types), delta.errs)
@@ -116,7 +116,7 @@ class TopKOperator:
         self._marks.grow(self._groups.capacity)
         self._count = note_groups(slots, self._marks.a, self._touched.a, self._count)
         image = encode([updates.columns[k] for k in self._row], self._row_spec, n)
-        self._rows.gathered.add(RowUpdates(image, slots, updates.times, updates.diffs))
+        self._rows.waiting.add(RowUpdates(image, slots, updates.times, updates.diffs))
 
     def finish(self) -> Iterator[Delta]:
         if self._count == 0:

@@ -240,6 +240,18 @@ def test_a_chain_of_short_rounds_waits_for_one_chunk_of_a_hydration_and_not_for_
     assert clock.now_s - began < 0.1 + own_s, "lag of a view while another hydrates"
 
 
+def test_what_comes_while_a_hydration_runs_waits_for_one_chunk_and_not_for_a_step_full_of_them() -> None:
+    log: list[str] = []
+    scheduler = Scheduler(chunk_s=0.05)
+    scheduler.add("hydration", graph_of(log, "hydration", 100_000))
+    scheduler.begin("hydration", ROUND)
+    clock = Clock(0.001)
+    for _ in range(3):
+        began = clock.now_s
+        assert scheduler.step(0.05, clock).more
+        assert clock.now_s - began < 0.035
+
+
 def test_a_hydration_goes_on_however_many_short_rounds_there_are() -> None:
     log: list[str] = []
     scheduler = Scheduler(chunk_s=0.05)

@@ -1,4 +1,4 @@
-"""GatheredRows: updates that wait until the order is known in which a tree of each group takes them best.
+"""WaitingRows: updates that wait until the order is known in which a tree of each group takes them best.
 
 A row keeps the slot that it gets first. If rows get theirs by group, and in it as they are ordered, then what
 a tree is made of lies side by side, and a load walks memory from one end to the other: a third of what it
@@ -23,7 +23,7 @@ from clusterd.operators.time_steps import Work, by_digit, pausing
 from shm_arrangements.kernels.sort import sort_codes
 from shm_arrangements.rows import RowImage
 
-__all__ = ["SWEPT", "SWEPT_FROM", "GatheredRows", "RowUpdates", "cuts"]
+__all__ = ["SWEPT", "SWEPT_FROM", "RowUpdates", "WaitingRows", "cuts"]
 
 T = TypeVar("T", bound=np.generic)
 Ints = NDArray[np.int64]
@@ -87,7 +87,7 @@ def cuts(ends: Ints, rows: int) -> Iterator[tuple[int, int]]:
         lo = hi
 
 
-class GatheredRows:
+class WaitingRows:
     """Updates of rows of one spec. inverting: (L,) what is reversed in a row's lanes to order them."""
 
     def __init__(self, inverting: Words) -> None:

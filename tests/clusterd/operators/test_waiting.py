@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clusterd.operators import gathered
-from clusterd.operators.gathered import GatheredRows, RowUpdates, cuts
+from clusterd.operators import waiting
 from clusterd.operators.kernels.time_order import group_codes
 from clusterd.operators.ordered import OrderColumn, lane_flips
+from clusterd.operators.waiting import RowUpdates, WaitingRows, cuts
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowSpec, decode, encode
 from shm_arrangements.types import ColumnSpec, ColumnType
@@ -27,9 +27,9 @@ _FEW_GROUPS = 40
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is put in order, a few rows a piece."""
-    monkeypatch.setattr(gathered, "SWEPT_FROM", 1)
-    monkeypatch.setattr(gathered, "SWEPT", 7)
-    monkeypatch.setattr(gathered, "_JOINED", 5)
+    monkeypatch.setattr(waiting, "SWEPT_FROM", 1)
+    monkeypatch.setattr(waiting, "SWEPT", 7)
+    monkeypatch.setattr(waiting, "_JOINED", 5)
 
 
 def inverting(specs: tuple[ColumnSpec, ...], items: list[OrderColumn]) -> np.ndarray:
@@ -75,7 +75,7 @@ def test_all_updates_are_given_and_in_order_within_a_piece(specs: tuple[ColumnSp
     for seed in range(40):
         rng = random.Random(seed)
         items = [OrderColumn(k, rng.random() < 0.5, rng.random() < 0.5) for k in range(len(specs))]
-        kept, given = GatheredRows(inverting(specs, items)), []
+        kept, given = WaitingRows(inverting(specs, items)), []
         whole = blocks(rng, specs, same=same)
         for block in whole:
             kept.add(updates_of(specs, block))
@@ -107,8 +107,8 @@ def _placed(row: tuple[Any, ...], items: list[OrderColumn]) -> list[tuple[bool, 
 
 @pytest.mark.usefixtures("tiny")
 def test_top_k_is_the_same_in_whatever_order_rows_get_their_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathered, "SWEPT", 1000)  # a group in several pieces has no net changes
-    monkeypatch.setattr(gathered, "_MOST_ROWS", 25)
+    monkeypatch.setattr(waiting, "SWEPT", 1000)  # a group in several pieces has no net changes
+    monkeypatch.setattr(waiting, "_MOST_ROWS", 25)
     for seed in range(2 * len(ORDERS)):
         check(seed, valid=seed % 2 == 0, limit=3, offset=seed % 3)
 
@@ -116,7 +116,7 @@ def test_top_k_is_the_same_in_whatever_order_rows_get_their_slots(monkeypatch: p
 def test_a_piece_ends_where_a_digit_does_if_there_is_an_end_in_reach(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gathered, "SWEPT", 10)
+    monkeypatch.setattr(waiting, "SWEPT", 10)
     assert list(cuts(np.array([3, 9, 9, 30, 34]), 34)) == [(0, 9), (9, 19), (19, 29), (29, 34)]
     assert list(cuts(np.array([4]), 4)) == [(0, 4)]
 
