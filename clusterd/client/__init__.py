@@ -18,12 +18,14 @@ Does not: run threads, reconnect by itself. Two controllers fence each other; wh
 """
 
 from clusterd.client.answer import Answer, PeekCanceled, PeekFailed, schema_of
+from clusterd.client.copies import CopyFailed
 from clusterd.client.feed import Batch, SubscriptionEnded
 from clusterd.client.index import Index
 from clusterd.client.session import Client
 from clusterd.client.subscription import Subscription
+from clusterd.client.view import View
 
 __all__ = [
-    "Answer", "Batch", "Client", "Index", "PeekCanceled", "PeekFailed", "Subscription", "SubscriptionEnded",
-    "schema_of",
+    "Answer", "Batch", "Client", "CopyFailed", "Index", "PeekCanceled", "PeekFailed", "Subscription",
+    "SubscriptionEnded", "View", "schema_of",
 ]  # fmt: skip

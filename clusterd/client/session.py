@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 from uuid import uuid4
 
-from clusterd.client import peeks
+from clusterd.client import copies, peeks
 from clusterd.client.answer import Answer
 from clusterd.client.core import Core
 from clusterd.client.dataflows import Dataflows
@@ -28,6 +28,8 @@ from clusterd.client.peeks import PeekOptions
 from clusterd.client.place import instance_of, open_store, place_of
 from clusterd.client.shards import Shards
 from clusterd.client.subscription import Subscription
+from clusterd.client.view import View
+from clusterd.client.views import allow_writes, create_view
 from clusterd.storage.store import Store
 from controller_proto import command
 from controller_proto.client import WireClient
@@ -87,6 +89,13 @@ class Client:
         `epoch` (default: the clock) fences those with a lower one. It starts from nothing: what earlier
         controllers created ends. Raises OSError if nobody listens, or there is no `data_dir`; Refusal as
         the replica says (`fenced`, `incompatible-config`).
+
+        >>> with Client.connect(replica) as client:
+        ...     client.create_shard("cups", {"colour": "text", "ml": "bigint"})
+        ...     cups = client.create_index("cups", key=["colour"])
+        ...     t = client.write("cups", [("red", 250), ("blue", 300)])
+        ...     cups.peek(keys=["blue"], at=t).dicts()
+        [{'colour': 'blue', 'ml': 300}]
         """
         place = place_of(where, data_dir, instance, config)
         wire = WireClient.connect(place.address, timeout_s=timeout_s)
@@ -244,6 +253,47 @@ class Client:
         self.pump()
         return Index(self, self.run(self.dataflows.create_index(on, key, names, id, as_of, schedule)))
 
+    def create_materialized_view(
+        self,
+        on: str | Plan | Handle,
+        shard: str,
+        key: Sequence[str | int] = (),
+        *,
+        names: Sequence[str] | None = None,
+        not_null: Sequence[str] = (),
+        id: GlobalId | None = None,
+        as_of: int | None = None,
+        writes: bool = True,
+    ) -> View:
+        """Keep a collection (as `create_index` takes it) up in `shard`, which is made if it is not there.
+
+        key: what peeks select by. not_null: columns that the shard declares not null; a row with NULL there
+        is an error in data. as_of: default where the shard ends, so that what it has stays and is gone on
+        with, or else the newest time that all inputs have sealed. writes: without it nothing is written
+        before `allow_writes`. Raises Refusal (`schema-mismatch`, `invalid-plan`, ...).
+        """
+        self.pump()
+        made = self.run(
+            create_view(
+                self.core,
+                self.dataflows,
+                self._shards,
+                on,
+                shard,
+                key=key,
+                names=names,
+                not_null=not_null,
+                id=id,
+                as_of=as_of,
+                writes=writes,
+            )
+        )
+        return View(self, made)
+
+    def allow_writes(self, view: Handle) -> None:
+        """Let a materialized view be written, for good."""
+        self.run(allow_writes(self.core, view.standing))
+
     def query(
         self,
         on: str | Plan | Handle,
@@ -273,9 +323,36 @@ class Client:
 
         snapshot: first what is there at `as_of`; without it only what comes after. up_to: the first time
         that is not told. Raises Refusal as `create_index`.
+
+        >>> with Client.connect(replica) as client:
+        ...     client.create_shard("moves", {"piece": "text"})
+        ...     t = client.write("moves", [("rook",)])
+        ...     for batch in client.subscribe("moves", as_of=t, up_to=t + 1):
+        ...         print(batch.changes.rows() == [(("rook",), t, 1)])
+        True
         """
         self.pump()
         return Subscription(self, self.run(self.dataflows.subscribe(on, as_of, up_to, snapshot, names)))
+
+    def copy_to(
+        self,
+        on: str | Plan | Handle,
+        to: str | Path,
+        *,
+        format: Literal["", "parquet", "csv"] = "",
+        as_of: int | None = None,
+        names: Sequence[str] | None = None,
+        timeout_s: float | None = DEADLINE_S,
+    ) -> int:
+        """Have the replica write an index, a shard (by name) or a plan (or its text), as it is at `as_of`
+        (default: the newest time that all its inputs have sealed), to a file. Returns how many rows.
+
+        to: a path on the replica's machine, or a URI (`s3://..`). format: by default as the name ends. The
+        file is there whole, in place of what was there, or not at all. Raises Refusal as `create_index`;
+        CopyFailed; TimeoutError, the copy then being dropped.
+        """
+        self.pump()
+        return self.run(copies.copy_to(self.core, self.dataflows, on, to, format, as_of, names, timeout_s))
 
     def forget(self, feed: Feed) -> None:
         """End a subscription; `Subscription.close` calls this."""
@@ -327,6 +404,16 @@ class Client:
 
         Raises TypeError, ValueError, Refusal(`invalid-plan`) for arguments that cannot be meant; PeekFailed
         with the code of the answer; TimeoutError, the peek then being canceled.
+
+        >>> with Client.connect(replica) as client:
+        ...     client.create_shard("peaks", {"name": "text", "height": "bigint"})
+        ...     peaks = client.create_index("peaks", key=["name"])
+        ...     t = client.write("peaks", [("Ben", 983), ("Arthur", 251)])
+        ...     client.peek(peaks, at=t, where=["#1 < 500"], select=["name"]).rows()
+        ...     answer = peaks.peek(at="latest", order_by=["height"], limit=1)
+        ...     answer.to_arrow().to_pydict(), answer["height"].tolist(), answer.time == t
+        [('Arthur',)]
+        ({'name': ['Arthur'], 'height': [251]}, [251], True)
         """
         return self.run(peeks.peek(self.core, index.standing, timeout_s, options))
 

@@ -21,5 +21,6 @@ large answers beside the loop: an answer of a million rows holds it up for about
 from clusterd.client.aio.index import Index
 from clusterd.client.aio.session import Client
 from clusterd.client.aio.subscription import Subscription
+from clusterd.client.aio.view import View
 
-__all__ = ["Client", "Index", "Subscription"]
+__all__ = ["Client", "Index", "Subscription", "View"]

@@ -16,10 +16,11 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 from uuid import uuid4
 
-from clusterd.client import peeks
+from clusterd.client import copies, peeks
 from clusterd.client.aio.index import Index
 from clusterd.client.aio.opening import Opening
 from clusterd.client.aio.subscription import Subscription
+from clusterd.client.aio.view import View
 from clusterd.client.aio.wire import Wire
 from clusterd.client.answer import Answer
 from clusterd.client.core import Core
@@ -30,6 +31,7 @@ from clusterd.client.operation import DEADLINE_S, Operation, Wait, Work
 from clusterd.client.peeks import PeekOptions
 from clusterd.client.place import instance_of, open_store, place_of
 from clusterd.client.shards import Shards
+from clusterd.client.views import allow_writes, create_view
 from controller_proto import command
 from controller_proto.client_end import ClientEnd
 from controller_proto.dataflow import WireFrontier
@@ -231,6 +233,46 @@ class Client:
         """
         return Index(self, await self.run(self.dataflows.create_index(on, key, names, id, as_of, schedule)))
 
+    async def create_materialized_view(
+        self,
+        on: str | Plan | Handle,
+        shard: str,
+        key: Sequence[str | int] = (),
+        *,
+        names: Sequence[str] | None = None,
+        not_null: Sequence[str] = (),
+        id: GlobalId | None = None,
+        as_of: int | None = None,
+        writes: bool = True,
+    ) -> View:
+        """Keep a collection (as `create_index` takes it) up in `shard`, which is made if it is not there.
+
+        key: what peeks select by. not_null: columns that the shard declares not null; a row with NULL there
+        is an error in data. as_of: default where the shard ends, so that what it has stays and is gone on
+        with, or else the newest time that all inputs have sealed. writes: without it nothing is written
+        before `allow_writes`. Raises Refusal (`schema-mismatch`, `invalid-plan`, ...).
+        """
+        made = await self.run(
+            create_view(
+                self.core,
+                self.dataflows,
+                self._shards,
+                on,
+                shard,
+                key=key,
+                names=names,
+                not_null=not_null,
+                id=id,
+                as_of=as_of,
+                writes=writes,
+            )
+        )
+        return View(self, made)
+
+    async def allow_writes(self, view: Handle) -> None:
+        """Let a materialized view be written, for good."""
+        await self.run(allow_writes(self.core, view.standing))
+
     async def query(
         self,
         on: str | Plan | Handle,
@@ -280,6 +322,27 @@ class Client:
             return Subscription(self, feed)
 
         return Opening(subscribed)
+
+    async def copy_to(
+        self,
+        on: str | Plan | Handle,
+        to: str | Path,
+        *,
+        format: Literal["", "parquet", "csv"] = "",
+        as_of: int | None = None,
+        names: Sequence[str] | None = None,
+        timeout_s: float | None = DEADLINE_S,
+    ) -> int:
+        """Have the replica write an index, a shard (by name) or a plan (or its text), as it is at `as_of`
+        (default: the newest time that all its inputs have sealed), to a file. Returns how many rows.
+
+        to: a path on the replica's machine, or a URI (`s3://..`). format: by default as the name ends. The
+        file is there whole, in place of what was there, or not at all. Raises Refusal as `create_index`;
+        CopyFailed; TimeoutError, the copy then being dropped.
+        """
+        return await self.run(
+            copies.copy_to(self.core, self.dataflows, on, to, format, as_of, names, timeout_s)
+        )
 
     async def forget(self, feed: Feed) -> None:
         """End a subscription; `Subscription.close` calls this."""
