@@ -96,17 +96,20 @@ def postgres(
     numeric_scale: int | None,
     resnapshot: bool,
 ) -> None:
-    """Feed shards from PostgreSQL's logical replication, until SIGTERM or ^C.
+    """Feed shards from PostgreSQL until SIGTERM or ^C.
 
-    At first each published table is copied, all as of one moment; then changes are appended as they are
+    By logical replication: at first each published table is copied, all as of one moment; then changes are appended as they are
     committed. A time is a place in the WAL: the rows at time pg_current_wal_lsn() - '0/0' are the table's at
     that moment, of all tables alike. It may be killed at any time: started again, it goes on where the
     shards end. Tables need REPLICA IDENTITY FULL. What happens is told on stderr, a JSON object a line.
 
     \b
-    Examples:
+    Before the first start:
       psql shop -c 'ALTER TABLE orders REPLICA IDENTITY FULL'
       psql shop -c 'CREATE PUBLICATION clusterd FOR TABLE orders'
+
+    \b
+    Examples:
       clusterd-ingest postgres --dsn postgresql://feed@db/shop --publication clusterd --data-dir data
       PGHOST=db PGDATABASE=shop clusterd-ingest postgres --publication clusterd --shard orders=shop_orders
 

@@ -10,10 +10,12 @@ from click.testing import CliRunner
 
 from clusterd.__main__ import main as clusterd
 from clusterd.driver_cli import main as driver
+from clusterd.ingest.cli import main as ingest
 
 COMMANDS = [
     *((clusterd, "clusterd", name) for name in ("", *clusterd.list_commands(click.Context(clusterd)))),
     *((driver, "clusterd-test-driver", name) for name in ("", *driver.commands)),
+    *((ingest, "clusterd-ingest", name) for name in ("", *ingest.commands)),
 ]
 
 
@@ -29,7 +31,7 @@ def test_help_is_complete(group: click.Group, program: str, name: str, flag: str
         assert isinstance(parameter, click.Argument) or getattr(parameter, "help", None)
 
 
-@pytest.mark.parametrize("group", [clusterd, driver])
+@pytest.mark.parametrize("group", [clusterd, driver, ingest])
 def test_the_summary_of_each_command_is_whole(group: click.Group) -> None:
     assert not re.search(r"\w\.\.\.\n", CliRunner().invoke(group, ["--help"]).output)
 
