@@ -1,0 +1,209 @@
+"""The session's state and its operations, driven by hand: no socket, no loop, no clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterd.client import PeekCanceled, SubscriptionEnded, feed, peeks
+from clusterd.client.arguments import LAST_TIME
+from clusterd.client.core import Core
+from clusterd.client.dataflows import Dataflows
+from clusterd.client.handle import Standing
+from clusterd.client.operation import Operation, Wait, Work
+from clusterd.client.shards import Shards
+from controller_proto.client_end import ClientEnd
+from controller_proto.command import (
+    AllowCompaction,
+    CancelPeek,
+    Command,
+    CreateDataflow,
+    Peek,
+    Schedule,
+    Sync,
+)
+from controller_proto.connection import NEED_DATA, Connection, Ended, Rejected, Role
+from controller_proto.dataflow import Export
+from controller_proto.errors import Disconnected, Refusal
+from controller_proto.plan import Get
+from controller_proto.response import (
+    DroppedAt,
+    Frontiers,
+    PeekResponse,
+    PeekRows,
+    Refused,
+    SubscribeBatch,
+    SubscribeResponse,
+    SubscribeUpdates,
+    Synced,
+)
+from controller_proto.schema import SAMPLE_SCHEMA
+
+INDEX = Standing(Export("u9", "index", "u1", SAMPLE_SCHEMA, (0,)), 0)
+ROWS = PeekRows(((1,), ("a",)), (1,))
+
+
+class Session:
+    """A core that has begun, and what its other end hears."""
+
+    def __init__(self, epoch: int | None = 7) -> None:
+        self.core = Core(ClientEnd(), epoch)
+        self.core.create_instance({})
+        self.dataflows = Dataflows(self.core, Shards(None))
+        self.dataflows.standing["u9"] = INDEX
+        self.begin()
+
+    def begin(self) -> list[Command]:
+        self._other = Connection(Role.REPLICA)
+        begin = self.core.begin(ClientEnd(), "nonce", 1)
+        self.step(begin)
+        said = self.said()
+        self.core.hear(Synced(said[-1].seq))
+        assert self.step(begin) is None
+        return said
+
+    def said(self) -> list[Command]:
+        """What was said since the last look."""
+        if self.core.end.outgoing:
+            self._other.receive_bytes(self.core.end.take_outgoing())
+        heard = []
+        while (event := self._other.next_event()) is not NEED_DATA:
+            assert not isinstance(event, Rejected | Ended)
+            heard.append(event)
+        return heard  # type: ignore[return-value]
+
+    def step(self, operation: Operation[Any]) -> Any:
+        """Go on until it waits (returns for what), or ends (returns its result)."""
+        try:
+            step = operation.send(None)
+            while isinstance(step, Work) or step.ready():
+                step = operation.send(step.do() if isinstance(step, Work) else None)
+        except StopIteration as end:
+            return end.value
+        return step
+
+
+def batch(lower: int, value: str, id: str = "t1") -> SubscribeResponse:
+    updates = SubscribeUpdates(((lower,), (value,)), (lower,), (1,))
+    return SubscribeResponse(id, SubscribeBatch(lower, (lower + 1,), updates))
+
+
+def test_a_refusal_is_kept_only_for_who_waits_for_it() -> None:
+    session = Session()
+    session.dataflows.allow_compaction(INDEX, 5)
+    session.dataflows.drop(INDEX)
+    for said in session.said():
+        session.core.hear(Refused(said.seq, "unknown-id", "no u9"))
+    assert session.core._judging == {}
+    schedule = session.dataflows.schedule(INDEX)
+    assert isinstance(session.step(schedule), Wait)
+    said, sync = session.said()
+    assert (type(said), type(sync)) == (Schedule, Sync)
+    session.core.hear(Refused(said.seq, "unknown-id", "no u9", "create it"))
+    assert session.core.hear(Synced(sync.seq)) == ("judged", "")
+    with pytest.raises(Refusal, match="unknown-id: no u9; create it"):
+        session.step(schedule)
+    assert session.core._judging == {}
+
+
+def test_what_is_heard_is_noted_under_what_it_is_about_whoever_waits() -> None:
+    core = Session().core
+    assert core.hear(Frontiers("u9", (4,))) == ("frontier", "u9")
+    assert core.hear(Frontiers("u9", None, (6,))) == ("frontier", "u9")
+    assert core.frontier("u9") == (4,)
+    assert core.hear(PeekResponse("nobody's", ROWS, 3)) == ("peek", "nobody's")
+    assert not core.is_answered("nobody's")
+
+
+@pytest.mark.parametrize("why", [TimeoutError(), KeyboardInterrupt(), GeneratorExit()])
+def test_a_wait_that_is_given_up_cancels_its_peek(why: BaseException) -> None:
+    session = Session()
+    wait = peeks.peek(session.core, INDEX, 3, {"at": 2})
+    session.step(wait)
+    (peek,) = session.said()
+    with pytest.raises(type(why)):
+        wait.throw(why)
+    assert session.said() == [CancelPeek(peek.seq + 1, peek.uuid)]  # type: ignore[union-attr]
+    session.core.hear(PeekResponse(peek.uuid, ROWS, 2))  # type: ignore[union-attr]
+    assert (session.core.asked, session.core._answers) == ({}, {})
+
+
+def test_after_a_lost_connection_only_what_somebody_still_awaits_is_said_again() -> None:
+    session = Session()
+    kept = peeks.start_peek(session.core, INDEX, at=1)
+    canceled = peeks.start_peek(session.core, INDEX, at=2)
+    session.core.say(CancelPeek(0, canceled))
+    lost = peeks.peek(session.core, INDEX, None, {"at": 3})
+    session.step(lost)
+    with pytest.raises(Disconnected):
+        lost.throw(Disconnected("gone", "disconnected", (), ""))
+    subscribed = session.dataflows.subscribe(Get("u9"), None, None, True, None)
+    session.step(subscribed)
+    session.core.hear(Synced(session.said()[-1].seq))
+    told = session.step(subscribed)
+    session.core.end.end("gone")
+    waiting = session.dataflows.subscribe(Get("u9"), None, None, True, None)
+    with pytest.raises(Disconnected):
+        session.step(waiting)
+    session.core.close_feed(told)
+    session.core.lose()
+    again = session.begin()
+    assert [each.uuid for each in again if isinstance(each, Peek)] == [kept]
+    assert [each for each in again if isinstance(each, CreateDataflow)] == []
+    with pytest.raises(PeekCanceled):
+        session.step(peeks.wait_answer(session.core, canceled, 1))
+    session.core.hear(PeekResponse(kept, ROWS, 1, "solo"))
+    assert session.step(peeks.wait_answer(session.core, kept, 1)).rows() == [(1, "a")]
+
+
+def test_a_query_at_the_last_time_there_is_needs_no_time_after_it() -> None:
+    session = Session()
+    query = session.dataflows.query(Get("u9"), LAST_TIME, None, None)
+    session.step(query)
+    header = session.said()[0].header  # type: ignore[union-attr]
+    assert (header.as_of, header.until) == (LAST_TIME, None)
+    query.close()
+    assert [type(each) for each in session.said()] == [AllowCompaction]
+
+
+def test_a_feed_that_nobody_takes_is_given_up_at_a_limit_but_one_large_batch_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feed, "LIMIT_BYTES", 1000)
+    session = Session()
+    told = session.core.open_feed(Export("t1", "subscribe", "u9", SAMPLE_SCHEMA, ()))
+    session.core.hear(batch(0, "x" * 5000))
+    first = told.take()
+    assert first is not None
+    assert len(first.changes) == 1
+    assert session.core.untaken_bytes == 0
+    session.core.hear(batch(1, "x" * 5000))
+    assert 5000 < session.core.untaken_bytes < 6000
+    assert session.said() == []
+    session.core.hear(batch(2, "x"))
+    (dropped,) = session.said()
+    assert isinstance(dropped, AllowCompaction)
+    assert (dropped.id, dropped.frontier) == ("t1", ())
+    session.core.hear(batch(3, "x"))
+    session.core.hear(SubscribeResponse("t1", DroppedAt((3,), "dropped", "was dropped")))
+    second = told.take()
+    assert second is not None
+    assert second.upper == 2
+    with pytest.raises(SubscriptionEnded, match=r"limit: .* take them, or subscribe anew from there") as end:
+        told.take()
+    assert end.value.upper == 2
+
+
+def test_a_batch_of_several_messages_is_told_once_it_is_whole() -> None:
+    session = Session()
+    told = session.core.open_feed(Export("t1", "subscribe", "u9", SAMPLE_SCHEMA, ()))
+    part = SubscribeUpdates(((1, 2), ("a", "b")), (0, 0), (1, 1), more=True)
+    session.core.hear(SubscribeResponse("t1", SubscribeBatch(0, (1,), part)))
+    assert not told.ready
+    last = SubscribeUpdates(((3,), ("c",)), (0,), (-1,))
+    session.core.hear(SubscribeResponse("t1", SubscribeBatch(0, (), last)))
+    whole = told.take()
+    assert whole is not None
+    assert whole.changes.rows() == [((1, "a"), 0, 1), ((2, "b"), 0, 1), ((3, "c"), 0, -1)]
+    assert (whole.upper, told.take()) == (None, None)
