@@ -20,7 +20,7 @@ import pytest
 DEADLINE_S = 60.0
 SETTINGS = {
     "listen_addresses": "''", "unix_socket_permissions": "0777", "max_connections": "40",
-    "fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "shared_buffers": "'16MB'",
+    "fsync": "off", "full_page_writes": "off", "shared_buffers": "'16MB'",
     "wal_level": "logical", "max_wal_senders": "12", "max_replication_slots": "12",
     "autovacuum": "off", "log_min_messages": "warning",
 }  # fmt: skip
