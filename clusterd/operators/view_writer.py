@@ -157,7 +157,7 @@ class ViewWriter:
         before, found = self._stored, self._shard.upper
         if found == before:
             return
-        if before is not None and before.time and not self._shard.since.less_equal(before.time):
+        if before is not None and before.time and not self._shard.since.precedes(before):
             raise InvariantViolation(
                 "a shard was compacted beyond what its view has read",
                 view=self.name, read=before, since=self._shard.since,

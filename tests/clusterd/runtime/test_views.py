@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -345,3 +348,84 @@ def test_the_end_of_a_source_ends_the_shard_of_its_view(views: Callable[[int], V
         replica.peek("late", "u5", 1 << 40)
         replica.settle()
         assert replica.rows("late") == ABC
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_racing_replicas_that_end_at_any_moment_leave_the_view_right_at_every_time(
+    tmp_path: Path, seed: int
+) -> None:
+    print("seed", seed)
+    rng = random.Random(seed)
+    plan = ("build id=9", "  Distinct project=[#0, #1]", "    Get u1")
+    history: list[tuple[Any, int, int]] = []
+    present: list[tuple[int, str]] = []
+
+    def change(replica: Views, time: int) -> None:
+        rows, diffs = [], []
+        for _ in range(rng.randint(0, 4)):
+            if present and rng.random() < 0.5:
+                rows.append(present.pop(rng.randrange(len(present))))
+                diffs.append(-1)
+            else:
+                rows.append((rng.randint(0, 3), rng.choice("ab")))
+                diffs.append(1)
+                present.append(rows[-1])
+        history.extend((row, time, diff) for row, diff in zip(rows, diffs, strict=True))
+        replica.write(rows, time, diffs)
+
+    with ExitStack() as standing:
+        replicas: list[tuple[Views, ExitStack]] = []
+
+        def start() -> tuple[Views, ExitStack]:
+            own = standing.enter_context(ExitStack())
+            replica = own.enter_context(Views(tmp_path, rng.randint(0, 1), chunk_s=0.0))
+            replica.boot()
+            if not history and not replica.store.has_shard("s"):
+                replica.write([], 0)
+            upper = replica.upper().time if replica.store.has_shard("m") else 0
+            replica.create(*plan, *VIEW, as_of=rng.randint(0, max(upper - 1, 0)))
+            if rng.random() < 0.8:
+                replica.send(AllowWrites(0, "u5"))
+            return replica, own
+
+        replicas = [start(), start()]
+        time = 1
+        for _ in range(60):
+            number = rng.randrange(len(replicas))
+            replica, own = replicas[number]
+            match rng.randint(0, 9):
+                case 0:
+                    own.close()  # between any two turns
+                    replicas[number] = start()
+                case 1 | 2 | 3:
+                    change(replica, time)
+                    time += 1
+                case 4:
+                    replica.settle()
+                case _:
+                    replica.exchange()
+                    for loop in replica.loops:
+                        if loop.has_work:
+                            loop.turn()
+        for replica, _ in replicas:
+            replica.send(AllowWrites(0, "u5"))
+            replica.settle()
+        for replica, _ in replicas:
+            replica.settle()
+            assert replica.upper() == Frontier.at(time)
+        stored = replicas[0][0].stored()
+        assert max(Counter((row, at) for row, at, _ in stored).values(), default=1) == 1
+        for at in range(time):
+            counts: Counter[Any] = Counter()
+            for row, when, diff in history:
+                counts[row] += diff * (when <= at)
+            found: Counter[Any] = Counter()
+            for row, when, diff in stored:
+                found[row] += diff * (when <= at)
+            assert {row: n for row, n in found.items() if n} == {row: 1 for row, n in counts.items() if n}
+        for replica, _ in replicas:
+            assert replica.refusals() == []
+            replica.peek("last", "u5", time - 1)
+            replica.settle()
+            assert replica.rows("last") == sorted(row for row, n in counts.items() if n)
