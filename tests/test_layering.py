@@ -24,7 +24,7 @@ ALLOWED = {
 
 # Only these may use what is named: everything else of the package may not.
 ONLY = {
-    "psycopg": {"clusterd/ingest/connection.py"},
+    "psycopg": {"clusterd/ingest/connection.py", "clusterd/storage/postgres_"},
     "pyarrow": {
         "shm_arrangements/arrow.py",
         "clusterd/storage",

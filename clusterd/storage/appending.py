@@ -10,7 +10,6 @@ Does not: check times or columns against the shard (its writer made them for it)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from clusterd.storage import parts
 from controller_proto.errors import Refusal
@@ -26,8 +25,8 @@ Commit = Callable[[Frontier, Frontier, Sequence[parts.PartInfo]], None]
 class Appending:
     """Ends with `commit` or `abandon`. commit: moves the upper and lists parts, or raises Refusal."""
 
-    def __init__(self, directory: Path, specs: tuple[ColumnSpec, ...], commit: Commit) -> None:
-        self._directory = directory
+    def __init__(self, where: parts.Parts, specs: tuple[ColumnSpec, ...], commit: Commit) -> None:
+        self._parts = where
         self._specs = specs
         self._commit = commit
         self._writers: dict[str, parts.PartWriter] = {}
@@ -70,5 +69,5 @@ class Appending:
             return
         writer = self._writers.get(kind)
         if writer is None:
-            writer = self._writers[kind] = parts.PartWriter(self._directory, specs, kind)
+            writer = self._writers[kind] = parts.PartWriter(self._parts, specs, kind)
         writer.add(parts.sort_by_time(updates))

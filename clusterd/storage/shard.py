@@ -3,26 +3,25 @@
 An append of `[expected, new)` puts its part on the disk under its final name, then lets the catalog's one row
 decide. Killed before the catalog's commit it has done nothing, and left a file that no catalog lists, which
 `sweep` removes; killed after, it has done everything. A writer that loses a race has its part removed at
-once and is told both uppers. Whoever reads lists the parts in one transaction, and parts never change.
+once and is told both uppers. Whoever reads lists the parts in one transaction, and parts never change; where
+one was merged away between its listing and its opening, the list is read again.
 
-Does not: merge small parts (an append stays a file: reading n of them costs n mappings, about 0.1 ms each);
-use `since` for anything but telling it; wait for news (tail.py).
+Does not: merge by itself (merging.py says when, and `merge` does it); wait for news (tail.py).
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
 
 from clusterd.convert import column_specs, type_name_of
-from clusterd.storage import catalog, parts
+from clusterd.storage import parts
 from clusterd.storage.appending import Appending
 from clusterd.storage.catalog import Catalog
+from clusterd.storage.merging import merge_updates, plan_merge
 from controller_proto.errors import Refusal
 from controller_proto.schema import Schema
 from shm_arrangements import failpoints
@@ -32,7 +31,9 @@ from shm_arrangements.updates import Updates
 
 __all__ = ["Shard", "ShardStatistics"]
 
-failpoints.declare("shard.part-written", "shard.catalog-committed")
+failpoints.declare(
+    "shard.part-written", "shard.catalog-committed", "shard.merge-written", "shard.merge-committed"
+)
 
 
 class ShardStatistics(msgspec.Struct, frozen=True):
@@ -46,11 +47,11 @@ class ShardStatistics(msgspec.Struct, frozen=True):
 class Shard:
     """A handle on one shard; a process may have several, as may others, at the same time."""
 
-    def __init__(self, directory: Path) -> None:
-        self.name = directory.name
-        self.directory = directory
-        self._catalog = Catalog(directory / catalog.NAME)
-        self.schema: Schema = self._catalog.schema()
+    def __init__(self, name: str, catalog: Catalog, where: parts.Parts) -> None:
+        self.name = name
+        self._catalog = catalog
+        self._parts = where
+        self.schema: Schema = catalog.schema()
         self.specs: tuple[ColumnSpec, ...] = column_specs(self.schema)
 
     @property
@@ -92,7 +93,7 @@ class Shard:
         if not len(updates):
             self._commit(expected_upper, new_upper, (), positions)
             return
-        part = parts.write_part(self.directory, self.specs, parts.sort_by_time(updates))
+        part = parts.write_part(self._parts, self.specs, parts.sort_by_time(updates))
         try:
             failpoints.hit("shard.part-written")
             self._commit(expected_upper, new_upper, (part.info,), positions)
@@ -116,7 +117,7 @@ class Shard:
 
     def begin(self) -> Appending:
         """An append of rows and errors, piece by piece (appending.py)."""
-        return Appending(self.directory, self.specs, self._commit)
+        return Appending(self._parts, self.specs, self._commit)
 
     def _mismatch(self, expected: Frontier, found: Frontier) -> Refusal:
         return Refusal(
@@ -161,69 +162,106 @@ class Shard:
         `upper` is not beyond the shard's. Small parts are put together, up to `block_rows`; what fills a
         block alone is a view of the mapped file.
         """
-        found = self.upper
-        if found.precedes(upper):
-            raise ValueError(f"shard {self.name!r} is sealed up to {found}, not up to {upper}")
-        infos = [info for info in self._catalog.parts(lower, upper) if not info.is_errors]
-        return self._blocks(infos, self.specs, lower, upper, block_rows)
+        return self._read(False, lower, upper, block_rows)
 
     def read_errors(self, lower: int, upper: Frontier, *, block_rows: int) -> Iterator[Updates]:
         """As `read`, of the errors in data: one column of text, `code: message`."""
-        infos = [info for info in self._catalog.parts(lower, upper) if info.is_errors]
-        return self._blocks(infos, parts.ERROR_SPECS, lower, upper, block_rows)
+        return self._read(True, lower, upper, block_rows)
 
-    def _blocks(
-        self,
-        infos: list[parts.PartInfo],
-        specs: tuple[ColumnSpec, ...],
-        lower: int,
-        upper: Frontier,
-        block_rows: int,
-    ) -> Iterator[Updates]:
+    def _read(self, errors: bool, lower: int, upper: Frontier, block_rows: int) -> Iterator[Updates]:
+        state = self._catalog.state()
+        if state.upper.precedes(upper):
+            raise ValueError(f"shard {self.name!r} is sealed up to {state.upper}, not up to {upper}")
+        # From 0 on it is a collection at a time, which its reader chose. Else it is what came after what was
+        # read before: up to since nobody can tell any more what that is.
+        if lower and not state.since.precedes(Frontier.at(lower)):
+            raise Refusal(
+                "below-since",
+                f"shard {self.name!r} has since {state.since}, and updates from {lower} on were asked for",
+                "read the collection anew, from time 0 on",
+            )
+        specs = parts.ERROR_SPECS if errors else self.specs
         end = None if upper.is_empty else upper.time
+        listed: list[parts.PartInfo] = []
+        while True:
+            before = listed
+            listed = [info for info in self._catalog.parts(lower, upper) if info.is_errors == errors]
+            try:
+                opened = [self._parts.read(info.file, specs, lower, end) for info in listed]
+            except FileNotFoundError as error:
+                if listed == before:
+                    missing = f"shard {self.name!r} lacks a part: {error}"
+                    raise Refusal("format-mismatch", missing, "its files were removed") from error
+            else:
+                return self._blocks(opened, block_rows)
+
+    def _blocks(self, opened: list[Iterator[Updates]], block_rows: int) -> Iterator[Updates]:
         held: list[Updates] = []
         room = block_rows
-        for info in infos:
-            for piece in parts.read_part(self.directory / info.file, specs, lower, end):
-                start = 0
-                while len(piece) - start >= room:
-                    yield Updates.concat([*held, piece.slice(start, start + room)])
-                    start += room
-                    held, room = [], block_rows
-                if start < len(piece):
-                    held.append(piece.slice(start, len(piece)))
-                    room -= len(piece) - start
+        for piece in itertools.chain.from_iterable(opened):
+            start = 0
+            while len(piece) - start >= room:
+                yield Updates.concat([*held, piece.slice(start, start + room)])
+                start += room
+                held, room = [], block_rows
+            if start < len(piece):
+                held.append(piece.slice(start, len(piece)))
+                room -= len(piece) - start
         if held:
             yield Updates.concat(held)
 
+    def merge(self) -> int:
+        """Merge parts until they are few. Returns how many are fewer than before.
+
+        Reads and writes several times 100 MB at most, in one go; another writer or merger is not in the way.
+        """
+        fewer = 0
+        while True:
+            state = self._catalog.state()
+            chosen = plan_merge(self._catalog.parts(0, Frontier.empty()))
+            if not chosen:
+                return fewer
+            specs = parts.ERROR_SPECS if chosen[0].is_errors else self.specs
+            kind = parts.ERRORS if chosen[0].is_errors else parts.ROWS
+            try:
+                opened = [self._parts.read(info.file, specs, 0, None) for info in chosen]
+            except FileNotFoundError:
+                continue  # somebody else has merged them
+            merged = merge_updates(list(itertools.chain.from_iterable(opened)), state.since, state.upper)
+            files = [info.file for info in chosen]
+            if self._replace(files, merged, specs, kind):
+                fewer += len(files) - bool(len(merged))
+
+    def _replace(
+        self, files: Sequence[str], merged: Updates, specs: tuple[ColumnSpec, ...], kind: str
+    ) -> bool:
+        if len(merged):
+            written = [parts.write_part(self._parts, specs, parts.sort_by_time(merged), kind)]
+        else:
+            written = []
+        try:
+            failpoints.hit("shard.merge-written")
+            replaced = self._catalog.replace_parts(files, [part.info for part in written])
+            if not replaced:
+                for part in written:
+                    part.discard()
+        finally:
+            for part in written:
+                part.release()
+        failpoints.hit("shard.merge-committed")
+        if replaced:
+            self._parts.retire(files)
+        return replaced
+
     def advance_since(self, since: Frontier) -> Frontier:
-        """Promise that nobody reads below `since` any more. Returns the since that holds then."""
+        """Promise that nobody asks for the collection at a time below `since` any more, nor for the updates
+        from such a time on. Returns the since that holds then.
+        """
         return self._catalog.advance_since(since)
 
     def sweep(self) -> list[str]:
         """Remove the parts that no catalog lists and no living writer holds. Returns their names."""
-        removed = []
-        listed = self._catalog.files()
-        for path in sorted(self.directory.iterdir()):
-            if not path.name.startswith(parts.PREFIXES):
-                continue
-            if path.name in listed:
-                continue
-            try:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                continue  # its writer renamed or removed it
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # Whoever held it may have committed it meanwhile: look again, now that nobody can.
-                if path.name not in self._catalog.files():
-                    path.unlink()
-                    removed.append(path.name)
-            except (BlockingIOError, FileNotFoundError):
-                continue  # a writer is about to commit it, or it has its final name by now
-            finally:
-                os.close(fd)
-        return removed
+        return self._parts.sweep(self._catalog)
 
     def statistics(self) -> ShardStatistics:
         return ShardStatistics(*self._catalog.totals())

@@ -1,30 +1,24 @@
-"""Store: a data directory, and the shards in it by name.
+"""Store: the shards of a place (place.py), by name.
 
-    DIR/VERSION              the format (data_dir.py)
-    DIR/shards/NAME/         one directory a shard: catalog.db and its parts (shard.py)
-    DIR/shards/.new-*        a shard about to be; renamed into place when its catalog is whole
-
-A shard appears by one rename of a finished directory, so nobody ever sees half of one, and of two processes
-that create it at once one finds it there.
-
-Does not: lock the directory (any number of processes may use it); delete shards.
+Does not: delete shards; know how a place keeps them.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import secrets
-import shutil
-from collections.abc import Callable, Sequence
-from contextlib import closing
+import tempfile
+from collections.abc import Callable, MutableMapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
+from weakref import WeakValueDictionary, finalize
 
-from clusterd.storage import catalog
 from clusterd.storage.catalog import Catalog
-from clusterd.storage.data_dir import open_data_dir, sync_directory
+from clusterd.storage.data_dir import open_data_dir
+from clusterd.storage.directory_place import DirectoryPlace
+from clusterd.storage.parts import Parts
+from clusterd.storage.place import Place, directory_of
 from clusterd.storage.shard import Shard
 from controller_proto.errors import Refusal
 from controller_proto.schema import Column, Schema, type_name
@@ -35,27 +29,40 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,126}", re.ASCII)
 
 
 class Store:
-    """A process's handle on a data directory. created: whether the directory was initialised by it."""
+    """A process's handle on a place. created: whether that was initialised by it. data_dir: where files
+    that go with the shards may be put: the data directory, or of a database a temporary one of this user.
+    """
 
-    def __init__(self, data_dir: Path, *, created: bool = False) -> None:
+    def __init__(self, place: Place, data_dir: Path, *, created: bool = False, keep: bool = True) -> None:
+        self.place = place
         self.data_dir = data_dir
         self.created = created
-        self._shards: dict[str, Shard] = {}
+        self._keep = keep
+        self._shards: MutableMapping[str, Shard] = {} if keep else WeakValueDictionary()
 
     @classmethod
-    def open(cls, data_dir: Path | str, *, create: bool = True) -> Store:
-        """Open `data_dir`; an absent or empty one is initialised if `create`.
+    def open(cls, location: Path | str, *, create: bool = True, keep: bool = True) -> Store:
+        """Open the shards at a location (place.py); an absent or empty one is initialised if `create`.
+
+        keep: shards stay open until the store is closed; else until nobody has a handle any more.
 
         Raises DataDirMismatch (a Refusal, `format-mismatch`) if it holds something else; DataDirUnusable if
-        it cannot be made or written to; FileNotFoundError if it is absent and not to be created.
+        it cannot be made or written to; FileNotFoundError if it is absent and not to be created; Refusal
+        (`format-mismatch`) for a URI of no known kind; OSError if the database cannot be reached.
         """
-        path = Path(data_dir).absolute()
-        created = open_data_dir(path, create=create)
-        return cls(path, created=created)
+        directory = directory_of(location)
+        if directory is not None:
+            created = open_data_dir(directory, create=create)
+            return cls(DirectoryPlace(directory), directory, created=created, keep=keep)
+        # Imported here: most processes have no use for a database.
+        from clusterd.storage.postgres_place import PostgresPlace
+
+        place = PostgresPlace.open(str(location), create=create)
+        return cls(place, _scratch(place.location), created=place.created, keep=keep)
 
     def has_shard(self, name: str) -> bool:
         """Whether there is a shard `name`. Raises Refusal(`unknown-shard`) if that is no name of a shard."""
-        return (self._directory(name) / catalog.NAME).exists()
+        return self.place.has(_validated(name))
 
     def create_shard(
         self, name: str, schema: Schema, *, fill: Callable[[Shard], None] | None = None
@@ -67,61 +74,47 @@ class Store:
         Raises Refusal: `unknown-shard` if that is no name of a shard; `schema-mismatch` if it is there
         with another schema, naming the first column that differs.
         """
-        directory = self._directory(name)
-        filled = fill is None
-        if not directory.exists():
-            temporary = directory.with_name(f".new-{secrets.token_hex(8)}")
-            temporary.mkdir()
-            try:
-                Catalog.create(temporary / catalog.NAME, schema)
-                if fill is not None:
-                    with closing(Shard(temporary)) as new:
-                        new.name = name
-                        fill(new)
-                temporary.rename(directory)
-                filled = True
-                sync_directory(directory.parent)
-            except BaseException as error:
-                shutil.rmtree(temporary, ignore_errors=True)
-                if not isinstance(error, OSError) or error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                    raise
+
+        def fill_new(catalog: Catalog, parts: Parts) -> None:
+            if fill is not None:
+                fill(Shard(name, catalog, parts))
+
+        created = self.place.create(_validated(name), schema, None if fill is None else fill_new)
         shard = self.shard(name)
         if shard.schema != schema:
             raise Refusal("schema-mismatch", f"shard {name!r} exists, {_difference(shard.schema, schema)}")
-        if fill is not None and not filled:
+        if fill is not None and not created:
             fill(shard)
         return shard
 
     def shard(self, name: str) -> Shard:
         """The shard `name`; the same handle each time. Raises Refusal(`unknown-shard`)."""
-        if name not in self._shards:
-            directory = self._directory(name)
-            if not (directory / catalog.NAME).exists():
+        shard = self._shards.get(name)
+        if shard is None:
+            if not self.place.has(_validated(name)):
                 raise Refusal(
-                    "unknown-shard", f"no shard named {name!r} in {self.data_dir}", "write to it first"
+                    "unknown-shard", f"no shard named {name!r} in {self.place.location}", "write to it first"
                 )
-            self._shards[name] = Shard(directory)
-        return self._shards[name]
+            catalog, parts = self.place.open_shard(name)
+            shard = self._shards[name] = Shard(name, catalog, parts)
+            if not self._keep:
+                finalize(shard, catalog.close)
+        return shard
 
     def list(self) -> Sequence[str]:
         """The names of all shards, sorted."""
-        return sorted(name for name in os.listdir(self.data_dir / "shards") if not name.startswith("."))
+        return self.place.names()
 
     def sweep(self) -> Sequence[str]:
-        """Remove what writers that were killed left behind in any shard. Returns the files removed."""
-        return [f"{name}/{file}" for name in self.list() for file in self.shard(name).sweep()]
-
-    def _directory(self, name: str) -> Path:
-        if not _NAME.fullmatch(name):
-            raise Refusal(
-                "unknown-shard", f"{name!r} is not a shard name", "letters, digits, '_', '-' and '.'"
-            )
-        return self.data_dir / "shards" / name
+        """Remove what makers and writers that were killed left behind. Returns the files removed."""
+        left = [*self.place.sweep()]
+        return left + [f"{name}/{file}" for name in self.list() for file in self.shard(name).sweep()]
 
     def close(self) -> None:
         for shard in self._shards.values():
             shard.close()
         self._shards.clear()
+        self.place.close()
 
     def __enter__(self) -> Store:
         return self
@@ -130,6 +123,19 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _validated(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise Refusal("unknown-shard", f"{name!r} is not a shard name", "letters, digits, '_', '-' and '.'")
+    return name
+
+
+def _scratch(location: str) -> Path:
+    name = f"clusterd-{os.getuid()}-{blake2b(location.encode(), digest_size=8).hexdigest()}"
+    path = Path(tempfile.gettempdir()) / name
+    path.mkdir(mode=0o700, exist_ok=True)
+    return path
 
 
 def _difference(found: Schema, given: Schema) -> str:

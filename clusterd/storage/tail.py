@@ -1,11 +1,9 @@
-"""Tail: learn of appends to shards from the kernel, through one inotify descriptor for a whole process.
+"""Tail: learn of appends to shards without asking, through one descriptor for a whole process.
 
-An append commits by removing the catalog's journal (catalog.py), so the watch is on removals in the shard's
-directory: the commit is itself the notice, and a writer killed between the two does not exist. A notice
-says "look again" and no more. Who watches first, then reads the upper, and reads it again on each notice,
-misses nothing: an append before the watch is in that first read, one after it has a notice queued.
-Removals that are no append (a rolled back transaction) cost one look too many; a full queue, a look at
-every shard.
+A notice says "look again" and no more. Who watches first, then reads the upper, and reads it again on each
+notice, misses nothing: an append before the watch is in that first read, one after it has a notice queued,
+for the commit itself is what is told. Where notices come from is the place's matter (place.py): of a
+directory from the kernel, of a database from it.
 
 Does not: read shards, block, poll; work on file systems without inotify (another machine's writes over NFS).
 """
@@ -14,8 +12,6 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from clusterd.storage import catalog, inotify
-from clusterd.storage.inotify import Inotify
 from clusterd.storage.store import Store
 
 __all__ = ["ShardTail"]
@@ -26,44 +22,28 @@ class ShardTail:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._inotify = Inotify()
-        self._names: dict[int, str] = {}
-        self._watches: dict[str, int] = {}
+        self._notices = store.place.notices()
 
     def fileno(self) -> int:
-        return self._inotify.fileno()
+        return self._notices.fileno()
 
     def watch(self, name: str) -> None:
         """Notice appends to the shard from here on. Raises Refusal(`unknown-shard`); OSError at a kernel
-        limit.
+        limit, or if the database is gone.
         """
-        if name in self._watches:
-            return
-        watch = self._inotify.watch(self._store.shard(name).directory, inotify.DELETE)
-        self._names[watch] = name
-        self._watches[name] = watch
+        self._store.shard(name)
+        self._notices.watch(name)
 
     def unwatch(self, name: str) -> None:
         """Stop noticing; what is queued already may still be told."""
-        watch = self._watches.pop(name, None)
-        if watch is not None:
-            del self._names[watch]
-            self._inotify.unwatch(watch)
+        self._notices.unwatch(name)
 
     def drain(self) -> set[str]:
         """The watched shards that may have moved since the last call; never blocks."""
-        moved: set[str] = set()
-        for notice in self._inotify.notices():
-            if notice.mask & inotify.OVERFLOW:
-                moved.update(self._watches)
-            elif notice.watch in self._names and (
-                notice.name == catalog.JOURNAL or notice.mask & inotify.IGNORED
-            ):
-                moved.add(self._names[notice.watch])
-        return moved
+        return self._notices.drain()
 
     def close(self) -> None:
-        self._inotify.close()
+        self._notices.close()
 
     def __enter__(self) -> ShardTail:
         return self

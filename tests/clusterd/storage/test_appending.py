@@ -36,11 +36,14 @@ def errors(text: str, *times: int) -> Updates:
     return Updates((texts,), np.array(times, np.uint64), np.ones(len(times), np.int64))
 
 
-def files(shard: Shard) -> list[str]:
-    return sorted(name for name in os.listdir(shard.directory) if name.startswith(parts.PREFIXES))
+def files(tmp_path: Path) -> list[str]:
+    directory = tmp_path / "data" / "shards" / "s"
+    return sorted(name for name in os.listdir(directory) if name.startswith(parts.PREFIXES))
 
 
-def test_pieces_in_any_order_are_read_back_by_time_rows_and_errors_apart(shard: Shard) -> None:
+def test_pieces_in_any_order_are_read_back_by_time_rows_and_errors_apart(
+    tmp_path: Path, shard: Shard
+) -> None:
     appending = shard.begin()
     appending.add(rows([3, 1]))
     appending.add_errors(errors("eval-error: division by zero", 2, 4))
@@ -52,11 +55,11 @@ def test_pieces_in_any_order_are_read_back_by_time_rows_and_errors_apart(shard: 
     assert sorted(read) == [((1, "p1"), 1, 1), ((3, "p3"), 3, 1)]
     read = [u for block in shard.read_errors(3, Frontier.at(5), block_rows=100) for u in block.to_rows()]
     assert read == [(("eval-error: division by zero",), 4, 1)]
-    assert len(files(shard)) == 2
+    assert len(files(tmp_path)) == 2
     assert shard.sweep() == []
 
 
-def test_who_is_slower_leaves_no_file_and_learns_the_upper(shard: Shard) -> None:
+def test_who_is_slower_leaves_no_file_and_learns_the_upper(tmp_path: Path, shard: Shard) -> None:
     slower, faster = shard.begin(), shard.begin()
     slower.add(rows([0]))
     slower.add_errors(errors("x: y", 0))
@@ -65,14 +68,16 @@ def test_who_is_slower_leaves_no_file_and_learns_the_upper(shard: Shard) -> None
     with pytest.raises(Refusal) as caught:
         slower.commit(Frontier.at(0), Frontier.at(1))
     assert caught.value.code == "upper-mismatch"
-    assert len(files(shard)) == 1
+    assert len(files(tmp_path)) == 1
 
 
-def test_what_is_abandoned_leaves_nothing_and_nothing_moves_an_upper_as_well(shard: Shard) -> None:
+def test_what_is_abandoned_leaves_nothing_and_nothing_moves_an_upper_as_well(
+    tmp_path: Path, shard: Shard
+) -> None:
     appending = shard.begin()
     appending.add(rows([0]))
     appending.abandon()
-    assert files(shard) == []
+    assert files(tmp_path) == []
     shard.begin().commit(Frontier.at(0), Frontier.at(7))
     assert shard.upper == Frontier.at(7)
-    assert files(shard) == []
+    assert files(tmp_path) == []

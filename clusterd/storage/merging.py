@@ -1,0 +1,71 @@
+"""Merging: several parts of a shard become one, so that their number stays small and what cancels out goes.
+
+Parts are of levels by their size, four times as large each; where four are of a level, they become one. So a
+shard has some three parts a level, plus those that are so large that they stay, and an update is merged once
+a level. Merged parts have their updates consolidated and their times below `since` rounded up to it, which
+nobody who keeps the promise of `since` can tell.
+
+Whoever writes a shard, or another process (`clusterd merge`), may merge at any time: the catalog takes the
+new part for the old ones in one transaction, or not at all if one of them is gone. Readers see either.
+
+Does not: run by itself; take more than `_LARGEST` of one merge's parts together, or keep less in memory.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from clusterd.storage.parts import PartInfo
+from shm_arrangements.frontier import Frontier
+from shm_arrangements.updates import Updates
+
+__all__ = ["merge_updates", "plan_merge"]
+
+FAN = 4
+_SMALLEST = 64 << 10  # bytes: below this, reading a part costs what opening it does
+_LARGEST = 64 << 20  # bytes: beyond this a part stays; four of them are read again in some 0.3 S a core
+
+
+def plan_merge(parts: Sequence[PartInfo]) -> list[PartInfo]:
+    """Which of a shard's parts to make one; none if it is well as it is. The smallest go first."""
+    levels: dict[tuple[int, bool], list[PartInfo]] = defaultdict(list)
+    for part in parts:
+        if part.nbytes <= _LARGEST:
+            levels[_level(part.nbytes), part.is_errors].append(part)
+    for _, found in sorted(levels.items()):
+        if len(found) >= FAN:
+            return _bounded(found)
+    return []
+
+
+def _level(nbytes: int) -> int:
+    level = 0
+    while nbytes > _SMALLEST * FAN**level:
+        level += 1
+    return level
+
+
+def _bounded(parts: list[PartInfo]) -> list[PartInfo]:
+    """The first ones, at least `FAN`, that are together no more than `FAN` of the largest."""
+    total = 0
+    for at, part in enumerate(parts):
+        total += part.nbytes
+        if at >= FAN and total > FAN * _LARGEST:
+            return parts[:at]
+    return parts
+
+
+def merge_updates(pieces: Sequence[Updates], since: Frontier, upper: Frontier) -> Updates:
+    """The same collection at every time from `since` on, consolidated, times ascending.
+
+    upper: the shard's; no time is rounded up to it, for what is beyond it is not sealed.
+    """
+    updates = Updates.concat(pieces)
+    least = since if upper.is_empty or since.precedes(upper) else Frontier.at(max(upper.time - 1, 0))
+    if not least.is_empty and least.time:
+        times = np.maximum(updates.times, np.uint64(least.time))
+        updates = Updates(updates.columns, times, updates.diffs)
+    return updates.consolidate()
