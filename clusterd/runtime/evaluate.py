@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from clusterd.convert import column_from_scalars, scalars_from_column, to_wire
 from clusterd.runtime.finish import PLAIN, Finisher, plan_finishing, rows_nbytes, split_error
 from clusterd.runtime.portions import portions
+from clusterd.runtime.sorting import Rows, joined
 from clusterd.runtime.stash import Stash
 from controller_proto.command import Peek
 from controller_proto.dataflow import Export
@@ -128,13 +129,14 @@ def evaluate_pieces(
     """
     result: PeekResult
     try:
-        specs, columns, counts = yield from _rows(peek, time, index, max_result_bytes, piece_rows)
-        if stashing is not None and rows_nbytes(columns, len(counts)) > stashing.limit_bytes:
-            return (yield from _stash(peek, time, served_by, specs, columns, counts, stashing))
-        result = _peek_rows(specs, columns, counts)
+        specs, parts = yield from _rows(peek, time, index, max_result_bytes, piece_rows)
+        nbytes = sum(rows_nbytes(columns, len(counts)) for columns, counts in parts)
+        if stashing is not None and nbytes > stashing.limit_bytes:
+            return (yield from _stash(peek, time, served_by, specs, parts, stashing))
+        result = _peek_rows(specs, joined(parts))
         response = _encode(PeekResponse(peek.uuid, result, time, served_by))
         if stashing is not None and len(response) > stashing.message_bytes:  # of many empty texts, say
-            return (yield from _stash(peek, time, served_by, specs, columns, counts, stashing))
+            return (yield from _stash(peek, time, served_by, specs, parts, stashing))
     except Refusal as refusal:
         result = PeekError(refusal.code, refusal.message, refusal.hint)
     except MultiplicityOverflow:
@@ -150,7 +152,7 @@ def evaluate_pieces(
 
 def _rows(
     peek: Peek, time: int, index: Readable, max_result_bytes: int, piece_rows: int
-) -> Generator[None, None, tuple[tuple[ColumnSpec, ...], tuple[Column, ...], Ints]]:
+) -> Generator[None, None, tuple[tuple[ColumnSpec, ...], list[Rows]]]:
     if not index.clean:
         _require_no_errors(index, time)
     finisher = Finisher(
@@ -162,17 +164,16 @@ def _rows(
             rows = np.flatnonzero(counts < 0)
             negative.append((tuple(column.take(rows) for column in columns), counts.take(rows)))
         elif not negative:
-            finisher.add(columns, counts)
+            yield from finisher.add(columns, counts)
         yield
     if negative:
         raise _negative(index, time, negative)
-    columns, counts = finisher.finish()
-    return finisher.columns, columns, counts
+    parts = yield from finisher.finish()
+    return finisher.columns, parts
 
 
-def _peek_rows(
-    specs: tuple[ColumnSpec, ...], columns: tuple[Column, ...], counts: Ints, parts: int = 0
-) -> PeekRows:
+def _peek_rows(specs: tuple[ColumnSpec, ...], rows: Rows, parts: int = 0) -> PeekRows:
+    columns, counts = rows
     found = tuple(scalars_from_column(spec, column) for spec, column in zip(specs, columns, strict=True))
     return PeekRows(found, tuple(counts.tolist()), parts)
 
@@ -182,27 +183,38 @@ def _stash(
     time: int,
     served_by: str,
     specs: tuple[ColumnSpec, ...],
-    columns: tuple[Column, ...],
-    counts: Ints,
+    parts: list[Rows],
     stashing: Stashing,
 ) -> Generator[None, None, Stash]:
     """The messages of a large answer: parts, then the response with the last rows."""
     stash = stashing.create()
     try:
-        for lo, hi in portions(columns, len(counts), row_bytes=_COUNT_BYTES, limit_bytes=_PART_BYTES):
-            piece = tuple(column.slice(lo, hi) for column in columns)
-            rows = _peek_rows(specs, piece, counts[lo:hi], len(stash))
-            if hi < len(counts):
+        pieces = _pieces(parts)
+        piece = next(pieces, None)
+        while piece is not None:
+            following = next(pieces, None)
+            rows = _peek_rows(specs, piece, len(stash))
+            if following is not None:
                 message = _encode(PeekPart(peek.uuid, rows.columns, rows.counts))
             else:
                 message = _encode(PeekResponse(peek.uuid, rows, time, served_by))
             _require_frame(message, stashing.message_bytes)
             stash.append(message)
+            piece = following
             yield
     except BaseException:
         stash.close()
         raise
     return stash
+
+
+def _pieces(parts: list[Rows]) -> Iterator[Rows]:
+    """As many rows as go into a message at most; a part is let go when it is over."""
+    parts.reverse()
+    while parts:
+        columns, counts = parts.pop()
+        for lo, hi in portions(columns, len(counts), row_bytes=_COUNT_BYTES, limit_bytes=_PART_BYTES):
+            yield tuple(column.slice(lo, hi) for column in columns), counts[lo:hi]
 
 
 def _require_frame(message: bytes, limit_bytes: int) -> None:

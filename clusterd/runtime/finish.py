@@ -6,15 +6,16 @@ column by column, NULL last, and equal rows are one; what a limit takes without 
 same order of the rows before the projection, so both runtimes take the same rows. Ties of an order are
 broken the same way.
 
-Rows arrive in pieces. With a limit no more than a few times what it wants is kept; without one, a result that
-has outgrown the size limit is only counted from there on.
+Rows arrive in pieces, and what takes long is done in pieces (sorting.py). With a limit no more than a few
+times what it wants is kept; without one, a result that has outgrown the size limit is only counted from there
+on.
 
 Does not: read batches, judge multiplicities (evaluate.py), know the wire.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -22,20 +23,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusterd.operators.mfp import Stage, StageSpec
+from clusterd.runtime.sorting import Rows, sorted_parts
 from controller_proto.command import Finishing
 from controller_proto.errors import Refusal
 from controller_proto.plan import OrderBy
 from shm_arrangements.columns import Column
-from shm_arrangements.rows import RowSpec, encode
 from shm_arrangements.types import ColumnSpec
 from shm_arrangements.updates import Updates
 
 __all__ = [
-    "PLAIN", "Finisher", "PlannedFinishing", "plan_finishing", "rows_nbytes", "sort_rows", "split_error",
+    "PLAIN", "Finisher", "PlannedFinishing", "plan_finishing", "rows_nbytes", "split_error",
 ]  # fmt: skip
 
 Ints = NDArray[np.int64]
-Rows = tuple[tuple[Column, ...], Ints]  # columns, and counts (n,) int64
 
 _COUNT_BYTES = 8  # a row's own cost in an answer
 _KEEP_ROWS = 1 << 16  # rows kept for a limit before the best are picked
@@ -98,8 +98,8 @@ class Finisher:
         columns, projection = self._plan.columns, self._plan.projection
         return columns if projection is None else tuple(columns[i] for i in projection)
 
-    def add(self, columns: tuple[Column, ...], counts: Ints) -> None:
-        """Rows with positive counts; equal ones are in the same piece."""
+    def add(self, columns: tuple[Column, ...], counts: Ints) -> Iterator[None]:
+        """Take rows with positive counts; equal ones are in the same piece. Yields between pieces of work."""
         plan = self._plan
         if plan.stage is not None:
             rows = Updates(columns, np.zeros(len(counts), np.uint64), counts)
@@ -115,51 +115,39 @@ class Finisher:
         if plan.limit is not None:
             wanted = plan.offset + plan.limit
             if self._rows > max(_KEEP_ROWS, 4 * wanted):
-                columns, counts = self._sorted()
-                self._hold(_window(columns, counts, 0, wanted))
+                best = yield from sorted_parts(self._parts, plan.order, wanted=wanted)
+                self._parts = _windows(best, 0, wanted)
+                self._rows = sum(len(counts) for _, counts in self._parts)
             return
         self._bytes += rows_nbytes(_projected(columns, plan.projection), len(counts))
         if self._bytes > self._max_bytes and not plan.offset:
             self._parts.clear()
 
-    def finish(self) -> Rows:
-        """The answer. Raises Refusal: the data error of a row, or `result-too-large`."""
-        plan = self._plan
+    def finish(self) -> Generator[None, None, list[Rows]]:
+        """The answer, one part or several that follow each other. Yields between pieces of work.
+
+        Raises Refusal: the data error of a row, or `result-too-large`.
+        """
+        plan, parts = self._plan, self._parts
         if self._error:
             raise split_error(self._error)
-        if not (plan.limit is not None or plan.offset):
+        cut = plan.limit is not None or bool(plan.offset)
+        if not cut:
             self._require_small(self._bytes)
-        columns, counts = self._sorted()
-        if plan.limit is not None or plan.offset:
-            columns, counts = _window(columns, counts, plan.offset, plan.limit)
-            self._require_small(rows_nbytes(_projected(columns, plan.projection), len(counts)))
-        columns = _projected(columns, plan.projection)
-        if plan.projection is not None and not plan.order and len(counts) > 1:
-            image = encode(columns, _spec_of(columns), len(counts))
-            rows, counts = image.consolidate(image.sort_order(), counts)
-            columns = tuple(column.take(rows) for column in columns)
-        return columns, counts
-
-    def _hold(self, rows: Rows) -> None:
-        self._parts = [rows]
-        self._rows = len(rows[1])
-
-    def _sorted(self) -> Rows:
-        """All rows so far in the order that offset and limit go by."""
-        parts, plan = self._parts, self._plan
         if not parts:
-            return tuple(Column.empty(spec.type) for spec in plan.columns), np.empty(0, np.int64)
-        columns, counts = parts[0]
-        if len(parts) > 1:
-            columns = tuple(
-                Column.concat(cs[0].type, cs) for cs in zip(*(part[0] for part in parts), strict=True)
-            )
-            counts = np.concatenate([part[1] for part in parts])
-        cut = plan.limit is not None or plan.offset
-        if len(counts) < 2 or (plan.projection is not None and not plan.order and not cut):
-            return columns, counts  # the projection is sorted afterwards
-        order = sort_rows(columns, plan.order, len(counts))
-        return tuple(column.take(order) for column in columns), counts.take(order)
+            return [_projected_rows((_empty(plan.columns), np.empty(0, np.int64)), plan.projection)]
+        by_value = plan.projection is not None and not plan.order  # sorted when it is projected
+        if cut or not by_value:
+            wanted = None if plan.limit is None else plan.offset + plan.limit
+            parts = yield from sorted_parts(parts, plan.order, wanted=wanted)
+        if cut:
+            parts = _windows(parts, plan.offset, plan.limit)
+        parts = [_projected_rows(part, plan.projection) for part in parts]
+        if cut:
+            self._require_small(sum(rows_nbytes(columns, len(counts)) for columns, counts in parts))
+        if by_value:
+            parts = yield from sorted_parts(parts, (), merge=True)
+        return parts
 
     def _require_small(self, nbytes: int) -> None:
         if nbytes > self._max_bytes:
@@ -176,36 +164,6 @@ def split_error(text: str) -> Refusal:
     return Refusal(code, message or text)
 
 
-def sort_rows(columns: Sequence[Column], order: Sequence[OrderBy], n: int) -> Ints:
-    """(n,) the permutation that sorts by `order`, then by all columns ascending, NULL last."""
-    whole = encode(columns, _spec_of(columns), n).sort_order()
-    if not order:
-        return whole
-    lanes: list[NDArray[np.uint64]] = []
-    for by in order:
-        column = columns[by.column].take(whole)
-        validity = column.validity
-        if validity is not None:
-            lanes.append((validity if by.nulls_first else ~validity).astype(np.uint64))
-        rank = _rank(column, n)
-        lanes.append(~rank if by.descending else rank)
-        if validity is not None:
-            lanes[-1][~validity] = 0
-    result: Ints = whole.take(np.lexsort(lanes[::-1]))
-    return result
-
-
-def _rank(column: Column, n: int) -> NDArray[np.uint64]:
-    """(n,) numbers that order as the values do."""
-    image = encode([column], _spec_of([column]), n)
-    order = image.sort_order()
-    ranks = np.empty(n, np.uint64)
-    first = np.zeros(n, np.uint64)
-    first[image.run_starts(order)] = 1
-    ranks[order] = np.cumsum(first, dtype=np.uint64)
-    return ranks
-
-
 def _window(columns: tuple[Column, ...], counts: Ints, offset: int, limit: int | None) -> Rows:
     """The rows at positions [offset, offset + limit), each count a number of positions."""
     ends: NDArray[Any] = np.cumsum(counts)
@@ -217,6 +175,31 @@ def _window(columns: tuple[Column, ...], counts: Ints, offset: int, limit: int |
     inside = np.maximum(np.minimum(ends, stop) - np.maximum(ends - counts, start), 0).astype(np.int64)
     rows = np.flatnonzero(inside > 0)
     return tuple(column.take(rows) for column in columns), inside.take(rows)
+
+
+def _windows(parts: Sequence[Rows], offset: int, limit: int | None) -> list[Rows]:
+    """As `_window`, of parts that follow each other; one at least, perhaps of no rows."""
+    found: list[Rows] = []
+    for columns, counts in parts:
+        window = _window(columns, counts, offset, limit)
+        taken, size = _total(window[1]), _total(counts)
+        if taken or not found:
+            found = [window] if found and not len(found[0][1]) else [*found, window]
+        offset = max(0, offset - size)
+        limit = None if limit is None else limit - taken
+    return found
+
+
+def _total(counts: Ints) -> int:
+    return int(counts.sum(dtype=object)) if len(counts) else 0
+
+
+def _empty(columns: Sequence[ColumnSpec]) -> tuple[Column, ...]:
+    return tuple(Column.empty(spec.type) for spec in columns)
+
+
+def _projected_rows(rows: Rows, projection: tuple[int, ...] | None) -> Rows:
+    return _projected(rows[0], projection), rows[1]
 
 
 def _projected(columns: tuple[Column, ...], projection: tuple[int, ...] | None) -> tuple[Column, ...]:
@@ -234,7 +217,3 @@ def _weight(column: Column) -> int:
         return int(column.values.nbytes) + sum(map(_weight, children))
     first, last = int(offsets[0]), int(offsets[-1])
     return last - first + sum(_weight(child.slice(first, last)) for child in children)
-
-
-def _spec_of(columns: Sequence[Column]) -> RowSpec:
-    return RowSpec(tuple((column.type, column.has_validity) for column in columns))
