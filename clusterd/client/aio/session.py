@@ -404,9 +404,9 @@ class Client:
         ...         low, all = await asyncio.gather(
         ...             hills.peek(where=["#1 < 500"], select=["name"], at=0), hills.peek(at="latest")
         ...         )
-        ...         return low.rows(), all.to_arrow().num_rows, all["height"].max(), all.time
+        ...         return low.rows(), all.to_arrow().num_rows, all["height"].tolist(), all.time
         >>> asyncio.run(main())
-        ([('Arthur',)], 2, 983, 0)
+        ([('Arthur',)], 2, [251, 983], 0)
         """
         return await self.run(peeks.peek(self.core, index.standing, timeout_s, options))
 
