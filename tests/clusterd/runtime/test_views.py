@@ -429,3 +429,57 @@ def test_racing_replicas_that_end_at_any_moment_leave_the_view_right_at_every_ti
             replica.peek("last", "u5", time - 1)
             replica.settle()
             assert replica.rows("last") == sorted(row for row, n in counts.items() if n)
+
+
+@MODES
+def test_a_view_that_is_dropped_before_initialisation_is_complete_goes_with_it(
+    views: Callable[[int], Views], workers: int
+) -> None:
+    with views(workers) as replica:
+        replica.write(ABC, 0)
+        replica.create(*ALL, *VIEW)
+        replica.send(AllowWrites(0, "u5"))
+        replica.settle()
+        for lines in (ALL, ("build id=9", "  Distinct project=[#0, #1]", "    Get u1")):
+            replica.connect(complete=False)
+            replica.create(*lines, *VIEW)
+            replica.send(AllowWrites(0, "u5"))
+            replica.peek("parked", "u5", 9)
+            replica.drop("u5")
+            replica.peek("refused", "u5", 0)
+            replica.settle()
+            assert replica.error("refused").code == "dropped"
+            replica.write([], replica.upper("s").time)
+            replica.settle()
+            assert replica.upper("m") == replica.upper("s")  # what runs goes on until then (P11)
+            replica.send(InitializationComplete(0))
+            replica.settle()
+            assert replica.error("parked").code == "dropped"
+            assert replica.reported("u5") == [(), (), ()]
+            for loop in replica.loops:
+                held = loop.core.statistics()
+                assert (held.collections, held.dataflows, held.shards) == (0, 0, 0)
+                assert loop.dataflows.views.count == 0
+            replica.responses.clear()
+            replica.connect(complete=True)
+            replica.create(*ALL, *VIEW)
+            replica.send(AllowWrites(0, "u5"))
+            replica.settle()
+
+
+@MODES
+def test_a_view_waits_for_its_schedule_and_may_be_dropped_before_it(
+    views: Callable[[int], Views], workers: int
+) -> None:
+    with views(workers) as replica:
+        replica.write(ABC, 0)
+        replica.create(*ALL, *VIEW, schedule=())
+        replica.send(AllowWrites(0, "u5"))
+        replica.peek("parked", "u5", 0)
+        replica.settle()
+        assert (replica.upper(), replica.answer("parked")) == (Frontier.at(0), None)
+        replica.drop("u5")
+        replica.settle()
+        assert replica.error("parked").code == "dropped"
+        assert replica.reported("u5") == [(), (), ()]
+        assert replica.upper() == Frontier.at(0)
