@@ -98,10 +98,11 @@ def postgres(
 ) -> None:
     """Feed shards from PostgreSQL until SIGTERM or ^C.
 
-    By logical replication: at first each published table is copied, all as of one moment; then changes are appended as they are
-    committed. A time is a place in the WAL: the rows at time pg_current_wal_lsn() - '0/0' are the table's at
-    that moment, of all tables alike. It may be killed at any time: started again, it goes on where the
-    shards end. Tables need REPLICA IDENTITY FULL. What happens is told on stderr, a JSON object a line.
+    By logical replication: at first each published table is copied, all as of one moment; then changes are
+    appended as they are committed. A time is a place in the WAL: rows at time pg_current_wal_lsn() - '0/0'
+    are those of that moment, of all tables alike. It may be killed at any time: started again, it goes on
+    where the shards end. Tables need REPLICA IDENTITY FULL. What happens is told on stderr, a JSON object a
+    line.
 
     \b
     Before the first start:

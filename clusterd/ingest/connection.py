@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from types import TracebackType
+from typing import Any
 
 import psycopg
 from psycopg import conninfo, pq
@@ -27,10 +28,18 @@ __all__ = ["Connection", "ConnectionLost", "Row", "ServerError", "quote_literal"
 Row = tuple[str | None, ...]
 
 _CONNECT_TIMEOUT_S = 20.0
-# Values are printed in one form, whatever the server or the role is set to.
+# Values are printed in one form, nothing is timed, and rows that a policy hides are an error rather than left
+# out, whatever the server or the role is set to.
 _OPTIONS = (
     "-c datestyle=ISO -c timezone=UTC -c intervalstyle=postgres -c bytea_output=hex -c extra_float_digits=3"
+    " -c statement_timeout=0 -c lock_timeout=0 -c idle_in_transaction_session_timeout=0"
+    " -c idle_session_timeout=0 -c row_security=off"
 )
+# A server whose machine is gone is noticed within a minute, by the kernel; the connection string may differ.
+_ALIVE = {
+    "keepalives_idle": "20", "keepalives_interval": "10", "keepalives_count": "4",
+    "tcp_user_timeout": "60000",
+}  # fmt: skip
 _PASSING = (
     "08",  # connection exception
     "53",  # insufficient resources: too many connections
@@ -84,13 +93,12 @@ class Connection:
         Raises IngestError: `bad-setup` if `dsn` cannot be read, `cannot-connect` if the server does not let
         us in; ConnectionLost if it may later.
         """
-        facts: dict[str, str] = {"replication": "database"} if replication else {}
+        facts: dict[str, Any] = {"replication": "database"} if replication else {}
         try:
-            given = conninfo.conninfo_to_dict(dsn).get("options") or ""
-            text = conninfo.make_conninfo(
-                dsn, application_name="clusterd-ingest", client_encoding="UTF8",
-                options=f"{given} {_OPTIONS}".strip(), **facts,
-            )  # fmt: skip
+            given = conninfo.conninfo_to_dict(dsn)
+            options = f"{given.get('options') or ''} {_OPTIONS}".strip()
+            facts |= {"application_name": "clusterd-ingest", "client_encoding": "UTF8", "options": options}
+            text = conninfo.make_conninfo(**{**_ALIVE, **given, **facts})
         except psycopg.Error:  # its text may have a piece of a password
             hint = "as postgresql://user@host:5432/db, or host=.. dbname=.."
             raise IngestError("bad-setup", "the connection string cannot be read", hint) from None
@@ -152,19 +160,21 @@ class Connection:
 
     def read(self) -> bytes | None:
         """The next message of a COPY; None if there is none yet, or a COPY out is over."""
-        for _ in range(2):
-            try:
-                nbytes, data = self._pq.get_copy_data(1)
-            except psycopg.Error as error:
-                raise ConnectionLost(_line(str(error))) from error
-            if nbytes > 0:
-                return bytes(data)
-            if nbytes < 0:
-                self._copying = False
-                self._end_copy()
-                return None
+        message = self._next()
+        if message is None and self._copying:
             self._consume()
-        return None
+            message = self._next()  # or it would lie in libpq's buffer, and the socket have nothing to tell
+        return message
+
+    def _next(self) -> bytes | None:
+        try:
+            nbytes, data = self._pq.get_copy_data(1)
+        except psycopg.Error as error:
+            raise ConnectionLost(_line(str(error))) from error
+        if nbytes < 0:
+            self._copying = False
+            self._end_copy()
+        return bytes(data) if nbytes > 0 else None
 
     def write(self, message: bytes) -> None:
         """Send a message into the stream."""

@@ -43,7 +43,8 @@ from clusterd.storage.store import Store
 __all__ = ["Feed", "FeedOptions"]
 
 _LOCK_TIMEOUT_S = 5
-_SLOT_TIMEOUT_S = 30.0  # a server may notice late that a killed process's connection is over
+_SLOT_TIMEOUT_S = 90.0  # a server notices after wal_sender_timeout, 60 s, that nobody is at the other end
+_MAX_SLOT_DELAY_S = 2.0
 _FIRST_DELAY_S = 0.1
 _MAX_DELAY_S = 10.0
 _STATUS_INTERVAL_S = 10.0  # the server ends connections that are silent for wal_sender_timeout, 60 s
@@ -112,7 +113,7 @@ class Feed:
             Connection.open(dsn, self._stop) as side,
         ):
             session = _Session(self._store, self._options, self._stop, stream, side)
-            session.start()
+            session.start(self._sealed)
             self._delay_s = _FIRST_DELAY_S
             try:
                 session.stream()
@@ -134,13 +135,16 @@ class _Session:
         self._updates = self._commits = 0  # since the last line about the lag
         self.sealed = 0
 
-    def start(self) -> None:
-        """Bring all shards to where the stream begins; `sealed` is the least time that is sealed in all."""
+    def start(self, known: int | None) -> None:
+        """Bring all shards to where the stream begins; `sealed` is the least time that is sealed in all.
+
+        known: up to where this process has sealed them before.
+        """
         options, slot = self._options, self._options.slot
         server = server_of(self._stream)
         tables = {table.oid: table for table in published_tables(self._side, options.publication)}
         _check_identities(tables)
-        self._lock(tables)
+        self._lock(tables, known)
         found = self._find(tables)
         plan = plan_start(found, server, slot, slot_state(self._side, slot), resnapshot=options.resnapshot)
         if isinstance(plan, Resume):
@@ -178,7 +182,7 @@ class _Session:
             found.append(find_shard(self._store, table, name))
         return found
 
-    def _lock(self, tables: Mapping[int, PublishedTable]) -> None:
+    def _lock(self, tables: Mapping[int, PublishedTable], known: int | None) -> None:
         """Become the one process of this slot."""
         key = quote_literal(f"clusterd-ingest {self._options.slot}")
         self._side.query(f"SET lock_timeout = '{_LOCK_TIMEOUT_S}s'")
@@ -187,7 +191,11 @@ class _Session:
         except ServerError as error:
             if error.state != _LOCK_NOT_AVAILABLE:
                 raise
-            uppers = ", ".join(f"{each.shard!r} has upper {each.upper}" for each in self._find(tables))
+            found = self._find(tables)
+            if known is not None and all(each.upper == known + 1 for each in found):
+                message = "the server has not noticed that the last connection is over"
+                raise ConnectionLost(message) from error
+            uppers = ", ".join(f"{each.shard!r} has upper {each.upper}" for each in found)
             raise IngestError(
                 "already-running",
                 f"another process feeds from slot {self._options.slot!r}: shard {uppers}",
@@ -277,8 +285,9 @@ class _Session:
                 if time.monotonic() >= deadline:
                     hint = "whoever reads from it is no clusterd-ingest; take another --slot"
                     raise IngestError("already-running", str(error), hint) from error
+                emit(Retrying(reason=str(error), delay_s=delay_s))
                 self._stop.wait(delay_s)
-                delay_s = min(2 * delay_s, 1.0)
+                delay_s = min(2 * delay_s, _MAX_SLOT_DELAY_S)
             else:
                 return
 

@@ -87,8 +87,10 @@ class TableShard:
         updates = Updates.concat(pieces)
         if self.upper:
             updates = updates.consolidate()
+        is_first = not self.upper
         self._append(updates, time + 1, {POSITION: msgspec.json.encode(binding).decode()})
-        self.shard.advance_since(Frontier.at(time))  # before it, the shard has not what the table had
+        if is_first:  # before it, the shard has not what the table had
+            self.shard.advance_since(Frontier.at(time))
         return len(updates)
 
     def _contents(self) -> list[Updates]:
