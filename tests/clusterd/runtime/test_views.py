@@ -25,7 +25,7 @@ from controller_proto.schema import Column, ColumnType, Schema
 from shm_arrangements.frontier import Frontier
 from tests.clusterd.runtime.shell import Shell
 
-MODES = pytest.mark.parametrize("workers", [0, 1, 2])
+MODES = pytest.mark.parametrize("workers", [0, 1])
 ABC = [(1, "alpha"), (2, "beta"), (3, "gamma")]
 SAMPLE = Schema((Column("id", ColumnType.INT64), Column("payload", ColumnType.TEXT)))
 STRICT = Schema((Column("id", ColumnType.INT64), Column("half", ColumnType.INT64)))
@@ -83,7 +83,8 @@ def views(tmp_path: Path) -> Callable[[int], Views]:
     return make
 
 
-@MODES
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1, 2])
 def test_k1_k2_k3_a_view_beside_an_index_is_written_once_it_may_be(
     views: Callable[[int], Views], workers: int
 ) -> None:
@@ -292,6 +293,7 @@ def test_i16_a_view_that_goes_on_may_still_write_and_one_that_is_replaced_may_no
         assert replica.rows("new") == [*ABC, (5, "e"), (6, "f")]
 
 
+@pytest.mark.slow
 @MODES
 def test_two_replicas_write_one_shard_and_both_serve_it(tmp_path: Path, workers: int) -> None:
     with Views(tmp_path, workers) as one, Views(tmp_path, workers) as other:
