@@ -90,11 +90,13 @@ Effects = list[Effect]
 class MuxStatistics(msgspec.Struct, frozen=True):
     """Counts of what is held now, but for `stale_answers` and `reconciled`, which only grow.
 
+    answers_stashed: those of the peeks in flight that go out in parts.
     reconciled: dataflows by what became of them when a controller came back (`reconcile.tally`).
     """
 
     sessions: int
     peeks_in_flight: int
+    answers_stashed: int
     declared: int
     syncs_pending: int
     notice_entries: int
@@ -222,6 +224,7 @@ class Multiplexer:
         return MuxStatistics(
             sessions=len(self._sessions),
             peeks_in_flight=sum(len(s.peeks) for s in sessions),
+            answers_stashed=sum(len(s.stashed) for s in sessions),
             declared=sum(len(c) for c in catalogs),
             syncs_pending=sum(s.syncs_pending for s in sessions),
             notice_entries=sum(board.size for board in self._boards.values()),

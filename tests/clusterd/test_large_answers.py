@@ -48,6 +48,7 @@ def tiny_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("tiny_parts")
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_no_history_of_sessions_is_answered_wrongly_in_parts(workers: int) -> None:
+    made = 0
     for seed in range(7000 + 100 * workers, 7000 + 100 * workers + 8):
         with (
             tempfile.TemporaryDirectory(prefix="histories-", dir="/dev/shm") as data_dir,
@@ -57,7 +58,8 @@ def test_no_history_of_sessions_is_answered_wrongly_in_parts(workers: int) -> No
             daemon.require_nothing_held()
             stashes = [loop._stashes.statistics() for loop in daemon.loops]
             assert all(each.answers == 0 for each in stashes), f"seed {seed}"
-            assert any(each.made for each in stashes), f"seed {seed}"
+            made += sum(each.made for each in stashes)
+    assert made > 20
 
 
 @contextmanager
@@ -119,6 +121,7 @@ def test_who_does_not_read_a_large_answer_holds_a_file_and_delays_nobody(
         _settle(daemon, client)
         assert sum(loop._stashes.statistics().answers for loop in daemon.loops) == 3
         assert _queued(daemon) < 2 << 20  # of 18 MB
+        assert daemon.endpoint._mux.statistics().answers_stashed == 3
         client.send(Peek(0, "key", "u1", 0, ((7,),)))
         (answer,) = _settle(daemon, client)
         assert isinstance(answer.result, PeekRows)
@@ -134,6 +137,7 @@ def test_who_does_not_read_a_large_answer_holds_a_file_and_delays_nobody(
         assert len(answers) == 4
         assert answers[0].uuid == "small"  # it waited for no more than the part that was under way
         assert _queued(daemon) == 0
+        assert daemon.endpoint._mux.statistics().answers_stashed == 0
         slow.close()
 
 
