@@ -193,10 +193,10 @@ def shell_(
     timeout: float,
     history: Path,
 ) -> None:
-    """The language of scripts, a stanza at a time; a replica of its own ends with it.
+    """Run stanzas as they are typed.
 
-    help lists the directives, TAB completes, ^C cancels a stanza, ^D ends. Without a terminal stanzas are
-    read from stdin.
+    The language of scripts, against a standing replica, or one that ends with the shell. help lists the
+    directives, TAB completes, ^C cancels a stanza, ^D ends. Without a terminal stanzas are read from stdin.
 
     \b
     Examples:

@@ -105,3 +105,12 @@ def test_the_readme_shows_the_script_that_is_run() -> None:
 def test_readme_and_help_say_where_the_page_is() -> None:
     assert "(docs/script.md)" in (ROOT / "README.md").read_text()
     assert "docs/script.md" in CliRunner().invoke(main, ["--help"]).output
+
+
+@pytest.mark.parametrize("command", sorted(main.commands))
+def test_every_command_has_examples_and_is_told_of_in_readme_and_page(command: str) -> None:
+    assert re.search(f"clusterd-test-driver {command}\\b", (ROOT / "README.md").read_text())
+    assert f"`{command}`" in PAGE
+    page = CliRunner().invoke(main, [command, "--help"]).output
+    assert f"Examples:\n    clusterd-test-driver {command} " in page
+    assert "..." not in CliRunner().invoke(main, ["--help"]).output.split("Commands:")[1]
