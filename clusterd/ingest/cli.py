@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -64,8 +63,8 @@ _slot_option = click.option(
     help="Replication slot; made at the first start, and by no other client used.",
 )  # fmt: skip
 _data_dir = click.option(
-    "--data-dir", default="clusterd-data", show_default=True,
-    type=click.Path(file_okay=False, path_type=Path), help="Directory of the shards.",
+    "--data-dir", default="clusterd-data", show_default=True, type=click.Path(file_okay=False),
+    help="Directory of the shards, or postgres://HOST/DB?parts=URI.",
 )  # fmt: skip
 
 
@@ -91,7 +90,7 @@ def postgres(
     dsn: str,
     publication: str,
     slot: str,
-    data_dir: Path,
+    data_dir: str,
     shards: dict[str, str],
     numeric_scale: int | None,
     resnapshot: bool,
@@ -139,6 +138,10 @@ def postgres(
     except DaemonError as error:
         emit(FeedFailed(code="bad-setup", message=error.message, hint=error.hint))
         sys.exit(error.exit_code)
+    except OSError as error:
+        hint = "started again, the feed goes on where the shards end"
+        emit(FeedFailed(code="storage-failed", message=str(error), hint=hint))
+        sys.exit(_FAILED)
     finally:
         stop.close()
 
@@ -148,7 +151,7 @@ def postgres(
 @_slot_option
 @_data_dir
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of lines.")
-def status(dsn: str, slot: str, data_dir: Path, as_json: bool) -> None:
+def status(dsn: str, slot: str, data_dir: str, as_json: bool) -> None:
     """How far the shards of a slot are behind their server.
 
     \b
@@ -166,8 +169,8 @@ def status(dsn: str, slot: str, data_dir: Path, as_json: bool) -> None:
     except (IngestError, Refusal, DaemonError) as error:
         click.echo(f"error: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""), err=True)
         sys.exit(_FAILED)
-    except FileNotFoundError:
-        click.echo(f"error: there is no data directory {data_dir}", err=True)
+    except OSError as error:
+        click.echo(f"error: {error}", err=True)
         sys.exit(_FAILED)
     if as_json:
         click.echo(msgspec.json.encode(found).decode())

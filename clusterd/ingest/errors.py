@@ -13,6 +13,7 @@
 | slot-exists        | there is a slot of this name that no shard here has anything of                    |
 | already-running    | another process feeds the shards from this slot                                    |
 | shard-taken        | a shard has another writer                                                         |
+| storage-failed     | the place of the shards cannot be reached, or has no room                          |
 | bad-stream         | the server said what the protocol does not have                                    |
 
 Does not: stand for a connection that was lost; that is tried again (connection.py).
@@ -24,7 +25,8 @@ __all__ = ["CODES", "IngestError"]
 
 CODES = frozenset({
     "cannot-connect", "bad-setup", "identity-not-full", "unmapped-type", "invalid-data", "schema-changed",
-    "other-source", "slot-gone", "slot-exists", "already-running", "shard-taken", "bad-stream",
+    "other-source", "slot-gone", "slot-exists", "already-running", "shard-taken",
+    "storage-failed", "bad-stream",
 })  # fmt: skip
 
 

@@ -169,6 +169,7 @@ class _Session:
         for each in self._find(tables):
             assert each.binding is not None
             self._bindings[each.table.oid] = each.binding
+            self._shards[each.table.oid].shard.sweep()  # what this process left when it was killed
 
     def _find(self, tables: Mapping[int, PublishedTable]) -> list[Found]:
         named: dict[str, str] = {}
@@ -254,6 +255,8 @@ class _Session:
             if data is not None:
                 continue
             if now >= lag_at:
+                if not self._commits:
+                    self._tidy()
                 self._tell_lag()
                 lag_at = now + _LAG_INTERVAL_S
             due = min(status_at, lag_at, seal_at if wal_end > self.sealed else status_at)
@@ -297,6 +300,11 @@ class _Session:
         if binding is not None:  # else it is refused as unknown
             tables = {table.oid: table for table in published_tables(self._side, self._options.publication)}
             check_relation(relation, binding, tables.get(relation.oid))
+
+    def _tidy(self) -> None:
+        """Nothing happens: merge the parts that are too large to be merged between two appends."""
+        for shard in self._shards.values():
+            shard.shard.merge()
 
     def _tell_lag(self) -> None:
         state = slot_state(self._side, self._options.slot)

@@ -22,6 +22,7 @@ from clusterd.ingest.changes import Changes, Values
 from clusterd.ingest.columns import column_of_texts, texts_of_values
 from clusterd.ingest.errors import IngestError
 from clusterd.ingest.source import PublishedTable
+from clusterd.storage.merging import LARGEST_INLINE_BYTES
 from clusterd.storage.shard import Shard
 from clusterd.storage.store import Store
 from controller_proto.errors import Refusal
@@ -97,9 +98,14 @@ class TableShard:
         return list(self.shard.read(0, Frontier.at(self.upper), block_rows=_BLOCK_ROWS))
 
     def append(self, updates: Updates, upper: int) -> None:
-        """Add updates and seal up to `upper`; nothing if that is so. Raises IngestError(`shard-taken`)."""
+        """Add updates and seal up to `upper`; nothing if that is so. Small parts are merged.
+
+        Raises IngestError(`shard-taken`).
+        """
         if upper > self.upper:
             self._append(updates, upper, {})
+            if len(updates):
+                self.shard.merge(largest_bytes=LARGEST_INLINE_BYTES)
 
     def _append(self, updates: Updates, upper: int, positions: Mapping[str, str]) -> None:
         try:
