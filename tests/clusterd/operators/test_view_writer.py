@@ -212,6 +212,32 @@ def _ints(like: Any, values: Any, time: int) -> Updates:
     return Updates((column,), np.full(len(values), time, np.uint64), np.ones(len(values), np.int64))
 
 
+@pytest.mark.slow
+def test_a_step_writes_or_reads_back_one_block_at_most() -> None:
+    n, block = 300_000, 65_536
+    keys = np.arange(n, dtype=np.int64)
+    like = Updates.from_rows(TYPES[:1], []).columns[0]
+    blocks = [_ints(like, keys[lo : lo + block], 0) for lo in range(0, n, block)]
+    shard = Stored(COLUMNS[:1])
+    begun: list[Append] = []
+    shard.begin = lambda: begun.append(Append(shard)) or begun[-1]  # type: ignore[method-assign, func-returns-value]
+    for wanted in (blocks, blocks[1:]):  # the second reads all back, and takes the first block away
+        writer = ViewWriter("u5", shard, 0)
+        writer.permit()
+        upper_now = Frontier.at(shard.upper.time + 1)
+        writer.offer(upper_now, [Delta.of(updates) for updates in wanted])
+        begun.clear()
+        steps = 0
+        while writer.has_work:
+            before = [len(append._rows) for append in begun]
+            writer.step()
+            steps += 1
+            assert sum(len(append._rows) for append in begun) <= sum(before) + 1
+        assert steps > 2 * len(blocks)
+        assert len(begun) == 1
+    assert (sum(map(len, shard.rows)), shard.upper) == (n + block, Frontier.at(2))
+
+
 def test_a_gap_before_as_of_reads_as_an_error_and_ends_there() -> None:
     shard = Stored()
     writer = ViewWriter("u5", shard, 5)

@@ -19,6 +19,7 @@ from controller_proto.command import (
     InitializationComplete,
     Schedule,
 )
+from controller_proto.dataflow import Export
 from controller_proto.parse_dataflow import parse_dataflow, resolve
 from controller_proto.response import Frontiers, Refused
 from controller_proto.schema import Column, ColumnType, Schema
@@ -485,3 +486,37 @@ def test_a_view_waits_for_its_schedule_and_may_be_dropped_before_it(
         assert replica.error("parked").code == "dropped"
         assert replica.reported("u5") == [(), (), ()]
         assert replica.upper() == Frontier.at(0)
+
+
+@MODES
+def test_a_view_over_an_index_with_an_until_is_refreshed_a_last_time_and_ends(
+    views: Callable[[int], Views], workers: int
+) -> None:
+    with views(workers) as replica:
+        replica.write(ABC, 0)
+        replica.index("u20")
+        export = Export("u20", "index", "u1000", SAMPLE, (0,))
+        text = parse_dataflow(
+            [
+                "import index=20",
+                "build id=9",
+                "  Filter #0 > 1",
+                "    Get u20",
+                "export kind=materialized-view sink=5 on=9 shard=m",
+            ]
+        )
+        header, body = resolve(
+            text, name="v", as_of=0, until=2, schema_of=lambda item: SAMPLE, indexes={"u20": export}
+        )
+        replica.send(CreateDataflow(0, header, encode_body(body)), Schedule(0, "u5"), AllowWrites(0, "u5"))
+        replica.settle()
+        assert replica.upper() == Frontier.at(1)
+        for time in range(1, 4):
+            replica.write([(time + 10, "x")], time)
+            replica.settle()
+        assert replica.upper() == Frontier.empty()
+        assert replica.reported("u5") == [(), (), ()]
+        replica.peek("end", "u5", None)
+        replica.settle()
+        assert replica.rows("end") == [*ABC[1:], (11, "x")]
+        assert len(replica.stored()) == 3
