@@ -32,7 +32,7 @@ Value = bool | int | float | str
 class MuxConfig(msgspec.Struct, frozen=True):
     """The multiplexer's knobs."""
 
-    max_frame_bytes: int = 64 << 20  # a result is one frame and is held whole at both ends
+    max_frame_bytes: int = 64 << 20  # a message; a large answer is several, of 256 KiB or a row
     frames_per_turn: int = 64  # of one connection before the next has its turn: fairness between sessions
     client_pause_bytes: int = 4 << 20  # unread answers beyond which a connection's commands are not read
     client_limit_bytes: int = 256 << 20  # unread answers beyond which the connection is closed: `limit`

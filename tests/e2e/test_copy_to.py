@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 
-from clusterd.client import Client, CopyFailed, PeekFailed
+from clusterd.client import CopyFailed, PeekFailed, aio
 from controller_proto.command import TestHook
 from controller_proto.errors import Disconnected, Refusal
 from tests.e2e.support import MODES, client_in, replica_in
@@ -55,5 +56,12 @@ def test_a_copy_through_the_client_and_one_that_a_killed_replica_was_writing(
         with pytest.raises(Disconnected):
             client.copy_to("fruit", tmp_path / "none.csv")
         assert len(_files(tmp_path)) == 3
-    with replica_in(mode, data) as replica, Client.connect(replica):
+    with replica_in(mode, data) as replica:
         assert _files(tmp_path) == ["fruit.csv", "fruit.parquet"]
+
+        async def awaited() -> int:
+            async with aio.Client.connect(replica) as client:
+                return await client.copy_to("fruit", tmp_path / "again.parquet")
+
+        assert asyncio.run(awaited()) == 4
+        assert pyarrow.parquet.read_metadata(tmp_path / "again.parquet").num_rows == 4
