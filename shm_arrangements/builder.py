@@ -16,6 +16,7 @@ Does not: decide when to build, or keep anything.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Generator, Iterator
 from typing import Any, Final, TypeVar
 
@@ -48,26 +49,34 @@ _PART: Final = 1 << _PART_BITS  # rows settled at once, about: a few columns of 
 _MOST_PARTS_BITS: Final = 9
 _CODED: Final = 1 << 18  # rows whose codes are computed at once: some 6 ms
 _MOVED: Final = 1 << 17  # rows of a column moved at once: some ms
-_RESERVED_BYTES: Final = 4 << 20  # of memory at once: 1 or 2 ms
+_RESERVED_BYTES: Final = 2 << 20  # of memory at once: 1 ms, or 10 where the machine has to find it first
 
 
 class HeapAllocation:
-    """Private memory."""
+    """Private memory; if it is deferred, and large, its pages are had from the machine as they are reserved.
 
-    __slots__ = ("buffer",)
+    They are of 2 MB then, and each may take some ms where the machine is virtual: arrays of one length come
+    to their next page all at once, and that would be one piece of whatever fills them.
+    """
+
+    __slots__ = ("_reserved", "buffer")
     locator: Final = None
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, *, deferred: bool = False) -> None:
         memory = np.empty(nbytes + layouts.ALIGNMENT, np.uint8)
         shift = -memory.ctypes.data % layouts.ALIGNMENT
         self.buffer: NDArray[np.uint8] = memory[shift : shift + nbytes]
+        self._reserved = 0 if deferred and nbytes > _RESERVED_BYTES else nbytes
 
     @property
     def reserved(self) -> int:
-        return len(self.buffer)
+        return self._reserved
 
     def reserve(self, upto_bytes: int) -> None:
-        """All of it is."""
+        upto = min(upto_bytes, len(self.buffer))
+        if upto > self._reserved:
+            self.buffer[self._reserved : upto : mmap.PAGESIZE] = 0
+            self._reserved = upto
 
     def seal(self) -> NDArray[np.uint8]:
         self.buffer.flags.writeable = False
@@ -83,7 +92,7 @@ class HeapAllocator:
     checksums: Final = False
 
     def allocate(self, nbytes: int, *, deferred: bool = False) -> HeapAllocation:
-        return HeapAllocation(nbytes)
+        return HeapAllocation(nbytes, deferred=deferred)
 
 
 class _Source:
@@ -169,13 +178,16 @@ def _arranging(source: _Source, schema: ArrangementSchema, *, zeros: bool) -> St
     order, codes = order[:at], codes[:at]
     if all(sums is None for _, _, sums in parts):
         return _Arranged(source, order, codes)
-    diffs = np.empty(at, np.int64)
+    diffs, paused = np.empty(at, np.int64), 0
     for start, end, sums in parts:
         if sums is None:
             cells = source.diff_cells
             diffs[start:end] = cells if len(cells) == 1 else cells.take(order[start:end])
         else:
             diffs[start:end] = sums
+        if end - paused >= _MOVED:
+            paused = end
+            yield
     return _Arranged(source, order, codes, diffs)
 
 

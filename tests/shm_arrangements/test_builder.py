@@ -351,3 +351,17 @@ def test_encoded_columns_are_taken_as_they_are() -> None:
     assert sorted(updates_of(batch), key=lambda update: update[1]) == [
         ((4, [None, "a", "b"][i % 3]), i, 1) for i in range(200)
     ]
+
+
+def test_large_private_memory_is_had_from_the_machine_a_piece_at_a_time() -> None:
+    allocator = HeapAllocator()
+    nbytes = 5 * builder._RESERVED_BYTES // 2
+    assert allocator.allocate(nbytes).reserved == nbytes
+    assert allocator.allocate(1000, deferred=True).reserved == 1000
+    allocation = allocator.allocate(nbytes, deferred=True)
+    found = [allocation.reserved]
+    while allocation.reserved < nbytes:
+        allocation.reserve(allocation.reserved + builder._RESERVED_BYTES)
+        found.append(allocation.reserved)
+    assert found == [0, builder._RESERVED_BYTES, 2 * builder._RESERVED_BYTES, nbytes]
+    assert len(allocation.buffer) == nbytes
