@@ -143,10 +143,11 @@ def exec_(command: str, connect: str, data_dir: Path | None, kind: str, timeout:
     """
     line, *body = command.strip("\n").split("\n")
     target = Target(connect, mode="" if connect else "solo", timeout_s=timeout, data_dir=data_dir)
+    hint = ""
     try:
         with launched(target) as run_:
             run_.kind = kind if connect else "controller"
-            output = carry_out(run_, line, body)
+            output, hint = carry_out(run_, line, body), run_.hint
     except Skip as reason:
         output = [f"error: {reason}"]
     except LaunchError as error:
@@ -155,6 +156,8 @@ def exec_(command: str, connect: str, data_dir: Path | None, kind: str, timeout:
         click.echo(each)
     if connect and kind == "reader" and any(each.startswith("error: invalid-stage:") for each in output):
         click.echo(_ONLY_PEEKS, err=True)
+    elif hint:
+        click.echo(f"hint: {hint}", err=True)
     sys.exit(any(each.startswith(("error:", "violation:")) for each in output))
 
 

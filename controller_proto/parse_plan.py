@@ -44,7 +44,7 @@ from controller_proto.plan import (
     Union,
 )
 from controller_proto.schema import Row, Schema
-from controller_proto.suggest import did_you_mean
+from controller_proto.suggest import not_called
 from controller_proto.tokens import Tokens, tokenize
 
 __all__ = ["OPERATORS", "Line", "parse_plan", "plan_of", "tree"]
@@ -120,7 +120,7 @@ def _node(line: Line) -> Plan:
     name, _, rest = line.text.partition(" ")
     reader = _READERS.get(name.lower())
     if reader is None:
-        raise line.error(f"no operator is called {name!r}; {did_you_mean(name, OPERATORS)}")
+        raise line.error(not_called("operator", name, OPERATORS))
     try:
         tokens = Tokens(rest)
         plan = reader(line, tokens)

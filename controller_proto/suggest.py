@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["did_you_mean", "nearest"]
+__all__ = ["did_you_mean", "nearest", "not_called"]
 
 _CUTOFF = 0.6  # of difflib's ratio: a letter too many, too few, wrong or swapped in a word of four
 
@@ -24,6 +24,16 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     names = list(known)
     found = nearest(word, names)
     return f"there are {', '.join(names)}" if found is None else f"did you mean {found}?"
+
+
+def not_called(kind: str, name: str, known: Iterable[str]) -> str:
+    """That no `kind` has this name.
+
+    >>> not_called("peek", "b", ["a"])
+    "no peek is called 'b'; there are a"
+    """
+    names = list(known)
+    return f"no {kind} is called {name!r}" + (f"; {did_you_mean(name, names)}" if names else "")
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

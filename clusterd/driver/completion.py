@@ -23,7 +23,7 @@ _WORD = re.compile(f"[^{re.escape(DELIMITERS)}]*$")
 _VALUE = re.compile(r"(?:^|\s)([a-z-]+)=[^\s=]*$")
 _GIVEN = re.compile(r"\s([a-z-]+)(?==|\s)")
 _MADE = re.compile(r"^\s*(?:import (?:source|index)|build id)=(\S+)")
-_OF_PEEKS = ("await-peek", "cancel-peek", "served-by")
+_OF_PEEKS = ("await-peek", "answered", "cancel-peek", "served-by")
 _SETTERS = ("create-instance", "update-configuration")
 # What a line of a dataflow takes; which of these go together the parser says.
 _PARTS: Mapping[str, tuple[str, ...]] = {

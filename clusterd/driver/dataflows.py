@@ -29,6 +29,7 @@ from controller_proto.parse_dataflow import (
     resolve,
 )
 from controller_proto.script import Words
+from controller_proto.suggest import not_called
 
 __all__ = ["DIRECTIVES"]
 
@@ -86,7 +87,7 @@ def explain(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     """The physical plan, made here as the replica makes it; nothing is sent."""
     ref = words.get("ref")
     if ref is not None and ref not in run.dataflows:
-        raise LocalProtocolError("unknown-id", f"no dataflow is called {ref!r}")
+        raise LocalProtocolError("unknown-id", not_called("dataflow", ref, run.dataflows))
     text = parse_dataflow(body) if ref is None else run.dataflows[ref]
     header, plans = resolve(
         text,

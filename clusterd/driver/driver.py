@@ -18,7 +18,7 @@ from clusterd.driver.reasons import reasons
 from clusterd.driver.state import Run
 from controller_proto.errors import Disconnected, LocalProtocolError, ProtocolError
 from controller_proto.script import split_words
-from controller_proto.suggest import did_you_mean
+from controller_proto.suggest import not_called
 
 __all__ = ["DIRECTIVES", "VIOLATION", "carry_out"]
 
@@ -54,8 +54,7 @@ def _carry_out(run: Run, line: str, body: Sequence[str]) -> list[str]:
     words = split_words(line)
     directive = DIRECTIVES.get(words.name)
     if directive is None:
-        end = did_you_mean(words.name, DIRECTIVES)
-        raise LocalProtocolError("bad-message", f"no directive is called {words.name!r}; {end}")
+        raise LocalProtocolError("bad-message", not_called("directive", words.name, DIRECTIVES))
     directive.check(words, body)
     output = directive.act(run, words, body)
     words.expect_all_used()

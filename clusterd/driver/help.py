@@ -6,7 +6,7 @@ Does not: print, tell of plans and expressions (docs/script.md does).
 from __future__ import annotations
 
 from clusterd.driver.driver import DIRECTIVES
-from controller_proto.suggest import did_you_mean
+from controller_proto.suggest import not_called
 
 __all__ = ["help_lines"]
 
@@ -25,7 +25,7 @@ def help_lines(name: str = "") -> list[str]:
         return [*listed, "", *_KEYS.splitlines()]
     directive = DIRECTIVES.get(name)
     if directive is None:
-        return [f"no directive is called {name!r}; {did_you_mean(name, DIRECTIVES)}"]
+        return [not_called("directive", name, DIRECTIVES)]
     lines = [f"{name} {directive.usage}".rstrip(), f"  {directive.does}"]
     if directive.body:
         instead = f", unless {directive.instead}= is given" if directive.instead else ""

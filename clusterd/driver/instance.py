@@ -13,7 +13,7 @@ from clusterd.driver.state import OK, Run, Skip
 from controller_proto import command as c
 from controller_proto.errors import LocalProtocolError
 from controller_proto.script import Words, split_line
-from controller_proto.suggest import did_you_mean
+from controller_proto.suggest import did_you_mean, not_called
 
 __all__ = ["DIRECTIVES"]
 
@@ -85,8 +85,7 @@ def on(run: Run, words: Words, body: Sequence[str]) -> list[str]:
 
 def _named(run: Run, name: str) -> Session:
     if name not in run.sessions:
-        end = f"; {did_you_mean(name, run.sessions)}" if run.sessions else ""
-        raise LocalProtocolError("bad-message", f"no connection is called {name!r}{end}")
+        raise LocalProtocolError("bad-message", not_called("connection", name, run.sessions))
     return run.sessions[name]
 
 

@@ -13,6 +13,7 @@ from controller_proto.errors import LocalProtocolError
 from controller_proto.ids import parse_id
 from controller_proto.response import PeekResponse, PeekRows
 from controller_proto.script import Words
+from controller_proto.suggest import not_called
 
 __all__ = ["DIRECTIVES"]
 
@@ -74,7 +75,7 @@ def start_peek(run: Run, words: Words, body: Sequence[str]) -> list[str]:
 
 def _named(run: Run, name: str) -> Started:
     if name not in run.started:
-        raise LocalProtocolError("bad-message", f"no peek is called {name!r}")
+        raise LocalProtocolError("bad-message", not_called("peek", name, run.started))
     return run.started[name]
 
 

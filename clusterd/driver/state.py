@@ -23,6 +23,7 @@ from controller_proto.ids import GlobalId
 from controller_proto.parse_dataflow import DataflowText
 from controller_proto.schema import SAMPLE_SCHEMA, Schema
 from controller_proto.script import Words
+from controller_proto.suggest import not_called
 
 if TYPE_CHECKING:
     from clusterd.launcher import Replica
@@ -128,7 +129,7 @@ class Run:
         """The schema of this name; without one that of the shard, and of a new shard the sample schema."""
         if name:
             if name not in self.schemas:
-                raise LocalProtocolError("schema-mismatch", f"no schema is called {name!r}")
+                raise LocalProtocolError("schema-mismatch", not_called("schema", name, self.schemas))
             return self.schemas[name]
         if self.store is not None and shard in self.store.list():
             return self.store.shard(shard).schema

@@ -22,6 +22,7 @@ from controller_proto.functions.signatures import Function, Pattern, Signature
 from controller_proto.functions.table import FUNCTIONS, TABLE_FUNCTIONS, USER_FUNCTIONS
 from controller_proto.literals import parse_type
 from controller_proto.schema import INTEGERS, MAX_SCALE, Column, ColumnType, Scalar, same_type, type_name
+from controller_proto.suggest import did_you_mean, nearest
 
 __all__ = [
     "Mismatch",
@@ -120,7 +121,8 @@ def resolve(name: str, args: Sequence[Column], constants: Sequence[Scalar]) -> R
         return _cast(name, args)
     function = FUNCTIONS.get(name) or USER_FUNCTIONS.get(name)
     if function is None or name == "cast":
-        raise Mismatch(f"function {name!r} is not known")
+        meant = nearest(name, [*FUNCTIONS, *USER_FUNCTIONS])
+        raise Mismatch(f"function {name!r} is not known" + (f"; did you mean {meant}?" if meant else ""))
     if not function.constant and name in FUNCTIONS:
         return _known(name, tuple([each if not each.name else _unnamed(each) for each in args]))
     found = _resolved(function, args, constants)
@@ -171,7 +173,7 @@ def resolve_table(name: str, args: Sequence[Column], constants: Sequence[Scalar]
     """The call of table function `name` on `args`. constants: as of `resolve`. Raises Mismatch."""
     function = TABLE_FUNCTIONS.get(name)
     if function is None:
-        raise Mismatch(f"table function {name!r} is not known; there are {', '.join(TABLE_FUNCTIONS)}")
+        raise Mismatch(f"table function {name!r} is not known; {did_you_mean(name, TABLE_FUNCTIONS)}")
     signature, matched = _best(function, args, constants)
     if name == "regexp_extract":
         groups = scan_groups(str(constants[0]))[1]

@@ -232,7 +232,9 @@ def test_a_peek_is_started_cancelled_and_awaited_by_name(tmp_path: Path) -> None
         assert carry_out(run, "quiet ms=0 kind=peek") == ["peek a: PeekCanceled"]
         assert carry_out(run, "await-peek name=a") == ["canceled"]
         assert carry_out(run, "quiet ms=0 kind=peek") == ["ok"]
-        assert carry_out(run, "await-peek name=b") == ["error: bad-message: no peek is called 'b'"]
+        assert carry_out(run, "await-peek name=b") == [
+            "error: bad-message: no peek is called 'b'; there are a"
+        ]
         assert carry_out(run, "cancel-peek uuid=zz") == [
             "ok",
             "violation: an answer to peek zz, which was not sent",

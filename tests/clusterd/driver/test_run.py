@@ -13,6 +13,7 @@ from clusterd.driver.run import Outcome, Target, run_file
 from clusterd.driver_cli import main
 from controller_proto.command import Command, Peek
 from controller_proto.response import PeekError, PeekResponse, Response
+from controller_proto.script import parse_script, render_script
 from tests.clusterd.driver.fake import fake_replica
 
 SCRIPT = """\
@@ -103,6 +104,14 @@ def test_a_rewrite_does_not_touch_a_passing_file_however_it_is_laid_out(tmp_path
     assert (file.read_text(), file.stat().st_mtime_ns) == (text, before)
 
 
+def test_a_rewrite_of_a_scenario_that_passes_changes_nothing() -> None:
+    for script in sorted((Path(__file__).parents[2] / "e2e" / "scripts").glob("*.spec")):
+        text = script.read_text()
+        parsed = parse_script(text)
+        outputs = {stanza.line_number: stanza.expected for stanza in parsed.stanzas}
+        assert render_script(parsed, outputs) == text, script
+
+
 def test_a_rewrite_leaves_violations_out_and_fails(tmp_path: Path) -> None:
     def react(command: Command) -> list[Response]:
         return [*_react(command), *_react(command)]
@@ -170,6 +179,12 @@ def test_a_command_of_controllers_said_by_a_reader_hints_at_the_flag(tmp_path: P
             result = CliRunner().invoke(main, ["exec", command, "--connect", replica.address])
             assert result.exit_code == 1
             assert ("--as controller" in result.output) == hinted
+
+
+def test_exec_shows_the_hint_of_an_error_apart_from_the_output() -> None:
+    result = CliRunner().invoke(main, ["exec", "peek id=x1 ts=0", "--connect", "unix:/none"])
+    assert (result.exit_code, result.stdout) == (1, "error: unknown-id: 'x1' is not an id\n")
+    assert result.stderr == "hint: write u1001, s1 or t7\n"
 
 
 @pytest.mark.parametrize(("command", "status"), [("peek id=1 ts=0", 1), ("quiet ms=0", 0)])
