@@ -21,7 +21,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 
@@ -39,7 +39,7 @@ __all__ = ["CopyOut", "check_copy", "sweep_copies"]
 failpoints.declare("copy.commit")  # the file is whole, and has another name
 
 _JOURNAL: Final = "copies"  # a directory in the data directory
-_SCHEMES: Final = ("", "file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
+_SCHEMES: Final = ("file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
 _NOT_IN_CSV: Final = frozenset(
     {ColumnType.BYTEA, ColumnType.UUID, ColumnType.INTERVAL, ColumnType.LIST, ColumnType.RECORD}
 )
@@ -47,15 +47,10 @@ _NOT_IN_CSV: Final = frozenset(
 
 def check_copy(export: Export) -> None:
     """Whether the URI, the format and the types of a copy go together. Raises Refusal(`invalid-plan`)."""
-    parts = urlsplit(export.uri)
-    if (
-        parts.scheme not in _SCHEMES
-        or not parts.path.lstrip("/")
-        or (not parts.scheme and parts.path[0] != "/")
-    ):
-        known = ", ".join(scheme for scheme in _SCHEMES if scheme)
+    if not _is_place(export.uri):
+        known = ", ".join(_SCHEMES)
         why = f"export {export.id}: uri {export.uri!r} is no place for a file"
-        raise Refusal("invalid-plan", why, f"write a path from / on, or a URI: {known}")
+        raise Refusal("invalid-plan", why, f"write a path from / on, or a URI, escaped: {known}")
     for column in export.schema.columns:
         if copy_format(export) == "csv" and column.type in _NOT_IN_CSV:
             why = f"export {export.id}: column {column.name!r} ({type_name(column)}) has no form in csv"
@@ -144,9 +139,10 @@ class CopyOut:
         """What goes wrong ends the copy."""
         try:
             yield
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, ValueError, pa.ArrowException) as error:
+            told = str(error).replace(self._temporary, self._path) if self._temporary else str(error)
             self.abort()
-            why = f"{self._uri} could not be written: {error}"
+            why = f"{self._uri} could not be written: {told}"
             raise Refusal("write-failed", why, "see that the place is there and may be written to") from error
         except BaseException:
             self.abort()
@@ -164,7 +160,7 @@ def sweep_copies(data_dir: Path) -> int:
             continue
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with contextlib.suppress(OSError, pa.ArrowException):
+            with contextlib.suppress(OSError, ValueError, pa.ArrowException):
                 system, temporary = _place(path.read_text())
                 system.delete_file(temporary)
             path.unlink(missing_ok=True)
@@ -188,11 +184,27 @@ def _place(uri: str) -> tuple[Any, str]:
     return system, str(path)
 
 
+def _is_place(uri: str) -> bool:
+    """Whether it is the name of a file; a file system far away is asked only when it is written to."""
+    try:
+        parts = None if uri.startswith("/") else urlsplit(uri)
+        path = uri if parts is None else parts.path
+        if not path.startswith("/") or path.endswith("/") or not uri.isprintable():
+            return False
+        if parts is not None and parts.scheme not in _SCHEMES:
+            return False
+        return (parts is not None and parts.scheme != "file") or bool(_place(uri))
+    except ValueError:  # Arrow's are, too
+        return False
+
+
 def _beside(uri: str, path: str) -> str:
-    """The URI of another name in the same folder."""
+    """The URI of `path`, another name in the same folder."""
+    if uri.startswith("/"):
+        return path
     parts = urlsplit(uri)
     folder = parts.path.rpartition("/")[0]
-    return parts._replace(path=f"{folder}/{path.rpartition('/')[2]}").geturl()
+    return parts._replace(path=f"{folder}/{quote(path.rpartition('/')[2])}").geturl()
 
 
 def _note(journal: Path, uri: str) -> tuple[Path, int]:

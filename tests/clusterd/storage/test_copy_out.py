@@ -114,6 +114,13 @@ def test_a_place_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> 
         ("out.csv", "", "is no place for a file"),
         ("nope://a/b", "", "is no place for a file"),
         ("file:///", "", "is no place for a file"),
+        ("file:///tmp/a b.csv", "", "is no place for a file"),
+        ("file://host/tmp/a.csv", "", "is no place for a file"),
+        ("s3://bucket", "", "is no place for a file"),
+        ("/tmp/", "", "is no place for a file"),
+        ("/tmp/a\0b", "", "is no place for a file"),
+        ("s3://[/a", "", "is no place for a file"),
+        ("", "", "is no place for a file"),
         ("/tmp/a.csv", "", "column 'i' (interval) has no form in csv"),
         ("/tmp/a", "", "no place for column 'i'"),
     ],
@@ -149,11 +156,14 @@ sys.stdin.read()
 
 
 @pytest.mark.slow
-def test_what_a_killed_process_was_writing_goes_at_the_next_start_and_no_sooner(tmp_path: Path) -> None:
+@pytest.mark.parametrize("uri", ["{}/a%20#b.csv", "file://{}/a%20b.csv"])
+def test_what_a_killed_process_was_writing_goes_at_the_next_start_and_no_sooner(
+    tmp_path: Path, uri: str
+) -> None:
     data = tmp_path / "data"
     data.mkdir()
     writer = subprocess.Popen(
-        [sys.executable, "-c", _KILLED, str(tmp_path / "a.csv"), str(data)],
+        [sys.executable, "-c", _KILLED, uri.format(tmp_path), str(data)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -166,6 +176,7 @@ def test_what_a_killed_process_was_writing_goes_at_the_next_start_and_no_sooner(
         os.kill(writer.pid, signal.SIGKILL)
         writer.wait(30)
     assert len(_names(tmp_path)) == 2
+    assert any(name.startswith((".a b.csv.", ".a%20#b.csv.")) for name in _names(tmp_path))
     assert sweep_copies(data) == 1
     assert _names(tmp_path) == ["data"]
     assert _names(data / "copies") == []
