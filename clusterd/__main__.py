@@ -20,7 +20,9 @@ __all__ = ["main"]
 
 _DEFAULT_SOCKET = "unix:clusterd.sock"
 _DEFAULT_DATA_DIR = "clusterd-data"
-_ELSEWHERE: Mapping[str, str] = MappingProxyType({"load": "clusterd.storage.cli:load"})
+_ELSEWHERE: Mapping[str, str] = MappingProxyType(
+    {"load": "clusterd.storage.cli:load", "merge": "clusterd.storage.cli:merge"}
+)
 
 
 class _Commands(click.Group):
@@ -76,7 +78,7 @@ def _module(ctx: click.Context, param: click.Parameter, value: str) -> str:
 )  # fmt: skip
 @click.option(
     "--data-dir", default=_DEFAULT_DATA_DIR, show_default=True, type=click.Path(file_okay=False),
-    help="Directory of the shards; made if it is not there.",
+    help="Directory of the shards, made if it is not there; or postgres://HOST/DB?parts=URI.",
 )  # fmt: skip
 @click.option(
     "--functions", default="", metavar="MODULE", callback=_module,
@@ -104,13 +106,19 @@ def serve(
       11  data directory of another format
     """
     from clusterd.config import Config
+    from clusterd.storage.data_dir import absolute_location
     from clusterd.supervisor import ServeOptions
     from clusterd.supervisor import serve as run
+    from controller_proto.errors import Refusal
 
+    try:
+        location = absolute_location(data_dir)
+    except Refusal as refusal:
+        raise click.BadParameter(f"{refusal.message}; {refusal.hint}", param_hint="--data-dir") from refusal
     options = ServeOptions(
         socket_path=socket_path,
         interactive_workers=interactive_workers,
-        data_dir=str(Path(data_dir).absolute()),
+        data_dir=location,
         config=Config(functions=functions, test_hooks=test_hooks),
     )
     sys.exit(run(options))

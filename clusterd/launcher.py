@@ -67,7 +67,7 @@ class Replica:
     pids: Mapping[str, int]
     process: subprocess.Popen[bytes]
     config: Mapping[str, Value]
-    data_dir: Path
+    data_dir: Path | str
     directory: Path
     _lock: int = dataclasses.field(default=-1, repr=False)
     _last_stderr: str = dataclasses.field(default="", repr=False)
@@ -148,7 +148,7 @@ def launch(
     _sweep_directories()
     directory, lock = _make_directory()
     address = listen if listen is not None else f"unix:{directory / 'socket'}"
-    shards = Path(data_dir) if data_dir is not None else directory / "data"
+    shards = data_dir if data_dir is not None else directory / "data"
     command = [sys.executable, "-m", "clusterd", "serve", "--listen", address, "--data-dir", str(shards)]
     if settings["enable_two_runtime_compute"]:
         command += ["--interactive-workers", str(interactive_workers)]

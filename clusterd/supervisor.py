@@ -42,7 +42,7 @@ from clusterd.process import (
     exit_code_of,
     run_child,
 )
-from clusterd.storage.data_dir import open_data_dir
+from clusterd.storage.data_dir import directory_of, open_data_dir
 from controller_proto.errors import Refusal
 from shm_arrangements.errors import ShmExhausted
 from shm_arrangements.instance import Instance, sweep
@@ -147,8 +147,9 @@ class Supervisor:
         if options.config.functions:
             load_functions(options.config.functions)  # refused here, it is refused with one clear line
         self._listening = ListeningSocket(options.socket_path, lock_deadline_s=self._config.lock_deadline_s)
-        if options.data_dir is not None:
-            open_data_dir(Path(options.data_dir))
+        directory = None if options.data_dir is None else directory_of(options.data_dir)
+        if directory is not None:
+            open_data_dir(directory)
         swept = sweep()
         if swept:
             emit(InstanceSwept(tokens=swept))

@@ -10,6 +10,7 @@ from errno import ENOENT
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from clusterd.storage.data_dir import directory_of
 from clusterd.storage.store import Store
 from shm_arrangements.instance import list_instances
 
@@ -20,10 +21,12 @@ __all__ = ["Place", "instance_of", "open_store", "place_of"]
 
 
 class Place(NamedTuple):
-    """instance: the token of the replica's shared memory, if it was told; config: to begin a session with."""
+    """data_dir: where shards are, or a URI of that (storage/place.py). instance: the token of the replica's
+    shared memory, if it was told; config: to begin a session with.
+    """
 
     address: str
-    data_dir: Path | None
+    data_dir: Path | str | None
     instance: str | None
     config: dict[str, Any]
 
@@ -37,16 +40,17 @@ def place_of(
     """A launched replica knows all of it; of an address the rest has to be told."""
     config = dict(config or {})
     if isinstance(where, str):
-        return Place(where, None if data_dir is None else Path(data_dir), instance, config)
-    data_dir = where.data_dir if data_dir is None else Path(data_dir)
+        return Place(where, data_dir, instance, config)
+    data_dir = where.data_dir if data_dir is None else data_dir
     return Place(where.address, data_dir, where.instance, {**where.config, **config})
 
 
-def open_store(data_dir: Path | None) -> Store | None:
+def open_store(data_dir: Path | str | None) -> Store | None:
     """The shards of a replica that is there. Raises FileNotFoundError, DataDirMismatch."""
     if data_dir is None:
         return None
-    if not data_dir.exists():
+    directory = directory_of(data_dir)
+    if directory is not None and not directory.exists():
         raise FileNotFoundError(ENOENT, "no such data_dir; give the replica's --data-dir", str(data_dir))
     return Store.open(data_dir, create=False)
 

@@ -91,4 +91,4 @@ class Shards:
             self._store.close()
 
     def __repr__(self) -> str:
-        return str(None if self._store is None else self._store.data_dir)
+        return str(None if self._store is None else self._store.place.location)

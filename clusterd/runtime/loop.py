@@ -20,7 +20,6 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -71,7 +70,7 @@ class WorkerLoop:
         config = spec.config.worker
         self._role = spec.role.value
         is_interactive = spec.role is ComputeRuntimeRole.INTERACTIVE
-        store = None if spec.data_dir is None else Store.open(Path(spec.data_dir))
+        store = None if spec.data_dir is None else Store.open(spec.data_dir, keep=False)
         policy = (
             Interactive() if is_interactive else Maintenance(interactive_workers=spec.interactive_workers)
         )
@@ -131,11 +130,12 @@ class WorkerLoop:
         return exit_codes.STOPPED
 
     def start(self) -> None:
-        """Take away what killed ones were copying; say that commands are welcome: to the multiplexer, then to
-        the supervisor.
+        """Take away what killed ones were copying or making; say that commands are welcome: to the
+        multiplexer, then to the supervisor.
         """
         if self.published is None and self.dataflows.store is not None:
             sweep_copies(self.dataflows.store.data_dir)
+            self.dataflows.store.place.sweep()
         os.set_blocking(self._link.fd, False)
         self._poll.register(self._link.fd, _IN)
         self._link.send(self._encode(internal.Ready()))

@@ -23,12 +23,17 @@ Commit = Callable[[Frontier, Frontier, Sequence[parts.PartInfo]], None]
 
 
 class Appending:
-    """Ends with `commit` or `abandon`. commit: moves the upper and lists parts, or raises Refusal."""
+    """Ends with `commit` or `abandon`. commit: moves the upper and lists parts, or raises Refusal.
+    merge: is called after a commit, so that many small appends do not make many small parts.
+    """
 
-    def __init__(self, where: parts.Parts, specs: tuple[ColumnSpec, ...], commit: Commit) -> None:
+    def __init__(
+        self, where: parts.Parts, specs: tuple[ColumnSpec, ...], commit: Commit, merge: Callable[[], object]
+    ) -> None:
         self._parts = where
         self._specs = specs
         self._commit = commit
+        self._merge = merge
         self._writers: dict[str, parts.PartWriter] = {}
 
     def add(self, updates: Updates) -> None:
@@ -57,6 +62,7 @@ class Appending:
             for part in written:
                 part.release()  # of any other failure a sweep can tell what became of it
             self.abandon()
+        self._merge()
 
     def abandon(self) -> None:
         """Remove what was added. No effect after `commit`."""

@@ -1,6 +1,6 @@
-"""`clusterd load`: reads the flags, shows progress, says what was done or what to do instead.
+"""`clusterd load` and `merge`: read the flags, show progress, say what was done or what to do instead.
 
-Does not: decide anything (load.py does).
+Does not: decide anything (load.py and merging.py do).
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -17,11 +18,17 @@ from controller_proto.errors import LocalProtocolError, Refusal
 from controller_proto.literals import parse_type
 from controller_proto.schema import Schema
 
-__all__ = ["DEFAULT_DATA_DIR", "load"]
+__all__ = ["DEFAULT_DATA_DIR", "load", "merge"]
 
 DEFAULT_DATA_DIR = "clusterd-data"
 _FAILED = 1
 _INTERRUPTED = 130  # as a shell says of SIGINT
+
+
+_data_dir = click.option(
+    "--data-dir", default=DEFAULT_DATA_DIR, show_default=True, type=click.Path(file_okay=False),
+    help="Directory of the shards, or postgres://HOST/DB?parts=URI.",
+)  # fmt: skip
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -48,10 +55,7 @@ _INTERRUPTED = 130  # as a shell says of SIGINT
     help="Column to add, with the file's name: the rows of a file that is replaced or, of a folder, removed "
     "are then retracted.",
 )  # fmt: skip
-@click.option(
-    "--data-dir", default=DEFAULT_DATA_DIR, show_default=True,
-    type=click.Path(file_okay=False, path_type=Path), help="Directory of the shards.",
-)  # fmt: skip
+@_data_dir
 def load(
     path: Path,
     shard: str,
@@ -60,7 +64,7 @@ def load(
     upsert: str,
     follow: bool,
     file_column: str | None,
-    data_dir: Path,
+    data_dir: str,
 ) -> None:
     """Append the rows of files to a shard, each once.
 
@@ -103,7 +107,7 @@ def load(
 
     try:
         with Store.open(data_dir) as store, bar:
-            click.echo(f"data directory {store.data_dir}" + (" (made now)" if store.created else ""))
+            click.echo(f"data directory {store.place.location}" + (" (made now)" if store.created else ""))
             task = bar.add_task(f"{path.name} to {shard}", total=1.0, rows=0)
 
             def progress(rows: int, done: float) -> None:
@@ -121,11 +125,49 @@ def load(
     except KeyboardInterrupt:
         click.echo("stopped; to go on, run the same again", err=True)
         sys.exit(0 if follow else _INTERRUPTED)
-    except DaemonError as error:
-        click.echo(f"error: {error.message}\nhint: {error.hint}", err=True)
-        sys.exit(error.exit_code)
-    except (Refusal, LocalProtocolError) as refusal:
-        click.echo(f"error: {refusal.code}: {refusal.message}", err=True)
-        if refusal.hint:
-            click.echo(f"hint: {refusal.hint}", err=True)
-        sys.exit(exit_codes.DATA_FORMAT if refusal.code == "format-mismatch" else _FAILED)
+    except (DaemonError, Refusal, LocalProtocolError, OSError) as error:
+        _fail(error)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("shards", nargs=-1)
+@_data_dir
+def merge(shards: tuple[str, ...], data_dir: str) -> None:
+    """Make few large parts of many small ones, and remove what killed writers left.
+
+    Of all shards, or those named. Loads and feeds do it themselves; a replica that writes views does it for
+    small parts alone. Nobody who reads or writes is in the way, or waits.
+
+    \b
+    Example:
+      clusterd merge --data-dir data
+    """
+    from clusterd.storage.store import Store
+
+    try:
+        with Store.open(data_dir, create=False) as store:
+            for name in shards or store.list():
+                shard = store.shard(name)
+                before = shard.statistics()
+                shard.merge()
+                after = shard.statistics()
+                click.echo(
+                    f"shard {name!r}: {before.parts:,} parts of {before.updates:,} updates are now "
+                    f"{after.parts:,} of {after.updates:,}"
+                )
+            removed = store.sweep()
+            click.echo(f"removed {len(removed):,} files that nobody had listed")
+    except (DaemonError, Refusal, LocalProtocolError, OSError) as error:
+        _fail(error)
+
+
+def _fail(error: Exception) -> NoReturn:
+    if isinstance(error, DaemonError):
+        code, message, hint = error.exit_code, error.message, error.hint
+    elif isinstance(error, Refusal | LocalProtocolError):
+        code = exit_codes.DATA_FORMAT if error.code == "format-mismatch" else _FAILED
+        message, hint = f"{error.code}: {error.message}", error.hint
+    else:
+        code, message, hint = _FAILED, str(error), ""
+    click.echo(f"error: {message}" + (f"\nhint: {hint}" if hint else ""), err=True)
+    sys.exit(code)

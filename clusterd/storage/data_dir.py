@@ -1,4 +1,4 @@
-"""A data directory as such: whether it is one, of which format, and making it.
+"""A data directory as such: whether it is one, of which format, and making it; and what is no directory.
 
     DIR/VERSION              the format, one line; a directory of another format is refused, never guessed at
     DIR/shards/              the shards (store.py)
@@ -14,14 +14,19 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from clusterd.errors import DaemonError
 from controller_proto.errors import Refusal
 
-__all__ = ["VERSION", "DataDirMismatch", "DataDirUnusable", "open_data_dir", "sync_directory"]
+__all__ = [
+    "VERSION", "DataDirMismatch", "DataDirUnusable", "absolute_location", "directory_of", "open_data_dir",
+    "sync_directory",
+]  # fmt: skip
 
 VERSION = "clusterd-data 1"
 _VERSION_FILE = "VERSION"
+_DATABASES = ("postgres", "postgresql")
 
 
 class DataDirMismatch(Refusal):
@@ -46,6 +51,31 @@ class DataDirUnusable(DaemonError):
             hint="name one that this user may make and write to",
         )
         self.path = path
+
+
+def directory_of(location: Path | str) -> Path | None:
+    """The absolute directory that a location names; None if it is a database.
+
+    Raises Refusal(`format-mismatch`) if it is a URI of another kind.
+    """
+    if isinstance(location, Path) or "://" not in location:
+        return Path(location).absolute()
+    parts = urlsplit(location)
+    if parts.scheme == "file" and not parts.netloc and not parts.query:
+        return Path(unquote(parts.path))
+    if parts.scheme in _DATABASES:
+        return None
+    raise Refusal(
+        "format-mismatch",
+        f"{location!r} is no place for shards",
+        "give a directory, file:///DIR, or postgres://HOST/DB?parts=URI",
+    )
+
+
+def absolute_location(location: Path | str) -> str:
+    """The same place, whatever the working directory is. Raises Refusal as `directory_of`."""
+    directory = directory_of(location)
+    return str(location if directory is None else directory)
 
 
 def open_data_dir(path: Path, *, create: bool = True) -> bool:

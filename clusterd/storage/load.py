@@ -318,6 +318,7 @@ class Loader:
                 raise _Raced from refusal
             raise
         self._keyed_upper = new
+        self._store.shard(name).merge()
         return new
 
 

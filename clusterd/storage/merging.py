@@ -5,10 +5,11 @@ shard has some three parts a level, plus those that are so large that they stay,
 a level. Merged parts have their updates consolidated and their times below `since` rounded up to it, which
 nobody who keeps the promise of `since` can tell.
 
-Whoever writes a shard, or another process (`clusterd merge`), may merge at any time: the catalog takes the
-new part for the old ones in one transaction, or not at all if one of them is gone. Readers see either.
+Whoever writes a shard merges what is small (appending.py), or, if it has nothing else to do, all (load.py);
+`clusterd merge` does it for those who have. Any number of them at any time: the catalog takes the new part
+for the old ones in one transaction, or not at all if one of them is gone. Readers see either.
 
-Does not: run by itself; take more than `_LARGEST` of one merge's parts together, or keep less in memory.
+Does not: run by itself; keep less in memory than what it merges at once.
 """
 
 from __future__ import annotations
@@ -22,22 +23,26 @@ from clusterd.storage.parts import PartInfo
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.updates import Updates
 
-__all__ = ["merge_updates", "plan_merge"]
+__all__ = ["LARGEST_BYTES", "LARGEST_INLINE_BYTES", "merge_updates", "plan_merge"]
 
 FAN = 4
 _SMALLEST = 64 << 10  # bytes: below this, reading a part costs what opening it does
-_LARGEST = 64 << 20  # bytes: beyond this a part stays; four of them are read again in some 0.3 S a core
+LARGEST_BYTES = 64 << 20  # beyond this a part stays, for merging four of them takes some seconds
+LARGEST_INLINE_BYTES = 1 << 20  # the same, of who has other things to do: some 20 ms
 
 
-def plan_merge(parts: Sequence[PartInfo]) -> list[PartInfo]:
-    """Which of a shard's parts to make one; none if it is well as it is. The smallest go first."""
+def plan_merge(parts: Sequence[PartInfo], largest_bytes: int) -> list[PartInfo]:
+    """Which of a shard's parts to make one; none if it is well as it is. The smallest go first.
+
+    largest_bytes: larger ones stay.
+    """
     levels: dict[tuple[int, bool], list[PartInfo]] = defaultdict(list)
     for part in parts:
-        if part.nbytes <= _LARGEST:
+        if part.nbytes <= largest_bytes:
             levels[_level(part.nbytes), part.is_errors].append(part)
     for _, found in sorted(levels.items()):
         if len(found) >= FAN:
-            return _bounded(found)
+            return _bounded(found, FAN * largest_bytes)
     return []
 
 
@@ -48,12 +53,12 @@ def _level(nbytes: int) -> int:
     return level
 
 
-def _bounded(parts: list[PartInfo]) -> list[PartInfo]:
-    """The first ones, at least `FAN`, that are together no more than `FAN` of the largest."""
+def _bounded(parts: list[PartInfo], limit_bytes: int) -> list[PartInfo]:
+    """The first ones, at least `FAN`, that are together no more than the limit."""
     total = 0
     for at, part in enumerate(parts):
         total += part.nbytes
-        if at >= FAN and total > FAN * _LARGEST:
+        if at >= FAN and total > limit_bytes:
             return parts[:at]
     return parts
 

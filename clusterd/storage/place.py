@@ -11,19 +11,15 @@ Does not: know what shards hold (shard.py); keep names of shards legal (store.py
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
 
 from clusterd.storage.catalog import Catalog
 from clusterd.storage.parts import Parts
-from controller_proto.errors import Refusal
 from controller_proto.schema import Schema
 
-__all__ = ["Fill", "Notices", "Place", "directory_of"]
+__all__ = ["Fill", "Notices", "Place"]
 
 Fill = Callable[[Catalog, Parts], None]
-_DATABASES = ("postgres", "postgresql")
 
 
 class Notices(Protocol):
@@ -65,22 +61,3 @@ class Place(Protocol):
     def notices(self) -> Notices: ...
 
     def close(self) -> None: ...
-
-
-def directory_of(location: Path | str) -> Path | None:
-    """The absolute directory that a location names; None if it is a database.
-
-    Raises Refusal(`format-mismatch`) if it is a URI of another kind.
-    """
-    if isinstance(location, Path) or "://" not in location:
-        return Path(location).absolute()
-    parts = urlsplit(location)
-    if parts.scheme == "file" and not parts.netloc and not parts.query:
-        return Path(unquote(parts.path))
-    if parts.scheme in _DATABASES:
-        return None
-    raise Refusal(
-        "format-mismatch",
-        f"{location!r} is no place for shards",
-        "give a directory, file:///DIR, or postgres://HOST/DB?parts=URI",
-    )

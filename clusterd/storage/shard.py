@@ -21,7 +21,7 @@ from clusterd.convert import column_specs, type_name_of
 from clusterd.storage import parts
 from clusterd.storage.appending import Appending
 from clusterd.storage.catalog import Catalog
-from clusterd.storage.merging import merge_updates, plan_merge
+from clusterd.storage.merging import LARGEST_BYTES, LARGEST_INLINE_BYTES, merge_updates, plan_merge
 from controller_proto.errors import Refusal
 from controller_proto.schema import Schema
 from shm_arrangements import failpoints
@@ -116,8 +116,10 @@ class Shard:
             raise self._mismatch(expected, found)
 
     def begin(self) -> Appending:
-        """An append of rows and errors, piece by piece (appending.py)."""
-        return Appending(self._parts, self.specs, self._commit)
+        """An append of rows and errors, piece by piece (appending.py), which merges small parts."""
+        return Appending(
+            self._parts, self.specs, self._commit, lambda: self.merge(largest_bytes=LARGEST_INLINE_BYTES)
+        )
 
     def _mismatch(self, expected: Frontier, found: Frontier) -> Refusal:
         return Refusal(
@@ -210,15 +212,15 @@ class Shard:
         if held:
             yield Updates.concat(held)
 
-    def merge(self) -> int:
-        """Merge parts until they are few. Returns how many are fewer than before.
+    def merge(self, *, largest_bytes: int = LARGEST_BYTES) -> int:
+        """Merge parts of up to `largest_bytes` until they are few. Returns how many are fewer than before.
 
-        Reads and writes several times 100 MB at most, in one go; another writer or merger is not in the way.
+        Another writer or merger is not in the way.
         """
         fewer = 0
         while True:
             state = self._catalog.state()
-            chosen = plan_merge(self._catalog.parts(0, Frontier.empty()))
+            chosen = plan_merge(self._catalog.parts(0, Frontier.empty()), largest_bytes)
             if not chosen:
                 return fewer
             specs = parts.ERROR_SPECS if chosen[0].is_errors else self.specs

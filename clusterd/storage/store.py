@@ -15,10 +15,10 @@ from types import TracebackType
 from weakref import WeakValueDictionary, finalize
 
 from clusterd.storage.catalog import Catalog
-from clusterd.storage.data_dir import open_data_dir
+from clusterd.storage.data_dir import directory_of, open_data_dir
 from clusterd.storage.directory_place import DirectoryPlace
 from clusterd.storage.parts import Parts
-from clusterd.storage.place import Place, directory_of
+from clusterd.storage.place import Place
 from clusterd.storage.shard import Shard
 from controller_proto.errors import Refusal
 from controller_proto.schema import Column, Schema, type_name
