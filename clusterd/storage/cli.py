@@ -133,9 +133,9 @@ def load(
 @click.argument("shards", nargs=-1)
 @_data_dir
 def merge(shards: tuple[str, ...], data_dir: str) -> None:
-    """Make few large parts of many small ones, and remove what killed writers left.
+    """Merge small parts of shards; sweep what was left.
 
-    Of all shards, or those named. Loads and feeds do it themselves; a replica that writes views does it for
+    Of all shards, or those named. Loads do it themselves; a replica that writes views does it for
     small parts alone. Nobody who reads or writes is in the way, or waits.
 
     \b

@@ -283,7 +283,9 @@ class _Csv:
         return next(self._rows(text), [])
 
     def _rows(self, text: bytes) -> Iterator[list[str]]:
-        return csv.reader(io.StringIO(text.decode(errors="replace"), newline=""), delimiter=self._delimiter)
+        return csv.reader(
+            io.StringIO(text.decode("utf-8-sig", errors="replace"), newline=""), delimiter=self._delimiter
+        )
 
     def table(self, text: bytes, names: list[str], first_row: int) -> Any:
         """Raises Refusal as `open_source`."""

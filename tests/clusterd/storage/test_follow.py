@@ -181,7 +181,7 @@ def test_pieces_end_where_rows_end(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     texts = ["".join(rng.choices('ab"\n,é', k=rng.randrange(12))) for _ in range(60)]
     quoted = ['"' + text.replace('"', '""') + '"' for text in texts]
     file = tmp_path / "in.csv"
-    file.write_text('"n","te\nxt"\n' + "".join(f"{i},{text}\n" for i, text in enumerate(quoted)))
+    file.write_text('\ufeff"n","te\nxt"\n' + "".join(f"{i},{text}\n" for i, text in enumerate(quoted)))
     monkeypatch.setattr(tables, "PIECE_BYTES", 40)
     assert (
         run(tmp_path, file, "--columns", "n bigint, te xt text".replace("te xt", '"te\nxt"')).exit_code == 0
