@@ -178,12 +178,12 @@ def killed_again_and_again(server: PostgresServer, tmp_path: Path, seed: int, ki
     try:
         for number in range(kills):
             with Ingest(server, database, data_dir) as feed:
-                found = feed.event("SnapshotBegun", "Streaming")["event"]
-                if found == "SnapshotBegun" and number:
-                    found = feed.event("Streaming")["event"]
-                time.sleep(
-                    rng.uniform(0, 0.15 if found == "SnapshotBegun" else 1.0)
-                )  # the moment is the point
+                event = feed.event("SnapshotBegun", "Streaming")
+                if event["event"] == "SnapshotBegun" and number:
+                    event = feed.event("Streaming")
+                if event["event"] == "Streaming" and rng.random() < 0.8:  # else maybe before its first append
+                    wait_sealed(data_dir, ["left_"], event["behind"] + 1)
+                time.sleep(rng.uniform(0, 0.15))  # the moment is the point
                 assert feed.end(signal.SIGKILL) == -signal.SIGKILL
         workload.ending.set()
         workload.join(DEADLINE_S)
@@ -202,11 +202,11 @@ def killed_again_and_again(server: PostgresServer, tmp_path: Path, seed: int, ki
 def test_k_a_feed_that_is_killed_at_any_moment_has_exactly_what_the_tables_have(
     server: PostgresServer, tmp_path: Path
 ) -> None:
-    killed_again_and_again(server, tmp_path, 1, kills=4)
+    killed_again_and_again(server, tmp_path, 1, kills=5)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(2, 8))
+@pytest.mark.parametrize("seed", range(2, 5))
 def test_a_feed_that_is_killed_many_times_has_exactly_what_the_tables_have(
     server: PostgresServer, tmp_path: Path, seed: int
 ) -> None:
