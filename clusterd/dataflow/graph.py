@@ -222,6 +222,9 @@ class Graph:
             node.work.close()
         for exchange in self._exchanges:
             exchange.close()
+        for node in self._nodes:  # in a circle, until a collection of garbage that may be long in coming
+            node.outputs.clear()
+            node.incoming.clear()
 
     def progress(self) -> Progress | None:
         """How far the round is that runs, None between rounds. Costs a look at each source."""

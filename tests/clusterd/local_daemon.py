@@ -48,6 +48,8 @@ class _End:
 class LocalDaemon:
     """interactive_workers: 0 is Solo. frames: of a connection handled in one turn of the endpoint."""
 
+    comes_to_rest = True
+
     def __init__(
         self, data_dir: Path, interactive_workers: int, *, frames: int = 64, chunk_s: float = 0.0
     ) -> None:
@@ -105,7 +107,7 @@ class LocalDaemon:
                 return
             rng.choice(able)()
 
-    def settle(self, meanwhile: Callable[[], bool], done: Callable[[], bool]) -> None:
+    def settle(self, meanwhile: Callable[[], bool], done: Callable[[], bool] | None = None) -> None:
         """Turn whoever has something to do until nobody has, and `meanwhile` (the clients) has nothing.
 
         done: not asked; what is not there then will not come.
@@ -147,6 +149,8 @@ class LocalDaemon:
             assert not loop.dataflows._running
             assert not loop.dataflows.has_told
             assert loop.published is None or not loop.published._handles
+            assert loop.dataflows.store is not None
+            assert list(loop.dataflows.store._shards) == []
         mux = self.endpoint._mux.statistics()
         assert (mux.sessions, mux.peeks_in_flight, mux.syncs_pending) == (0, 0, 0), mux
         assert (mux.notice_entries, mux.frontiers_pending) == (0, 0), mux

@@ -45,12 +45,13 @@ class Daemon(Protocol):
 
     address: str
     store: Store
+    comes_to_rest: bool  # whether nothing is under way after `settle`
 
     def step(self, rng: random.Random, count: int = 1) -> None:
         """Let some of what can happen happen."""
 
-    def settle(self, meanwhile: Callable[[], bool], done: Callable[[], bool]) -> None:
-        """Let everything happen, `meanwhile` too, until nothing is left to, or until `done`."""
+    def settle(self, meanwhile: Callable[[], bool], done: Callable[[], bool] | None) -> None:
+        """Let everything happen, `meanwhile` too, until nothing is left to; at least until `done`."""
 
 
 class Link:
@@ -569,12 +570,13 @@ class Sessions:
     # -- the end --------------------------------------------------------------------------------------------
 
     def settle(self, owed: Callable[[], list[str]] | None = None) -> None:
-        """Until nothing is left to happen; and nothing is `owed`."""
-        self.daemon.settle(self._pump, lambda: owed is not None and not owed())
+        """Until nothing is left to happen, as far as the daemon can tell; and nothing is `owed`."""
+        self.daemon.settle(self._pump, None if owed is None else lambda: not owed())
         if owed is not None:
             assert not owed(), owed()
-        if self.controller is not None and self.controller.judge.complete and not self.others:
-            self.book.standing.update(self._said("view"))
+        controller = self.controller
+        if controller is not None and controller.judge.complete and self.daemon.comes_to_rest:
+            self.book.standing.update([] if self.others else self._said("view"))
 
     def _finish(self) -> None:
         if self.controller is None or self.rng.random() < 0.3:
@@ -600,6 +602,7 @@ class Sessions:
         self.rng.shuffle(ids)
         for id in ids:
             self.tell(say.AllowCompaction(0, id, ()))
+        self.tell(say.Sync(0))
         judge = self.controller.judge
         self.settle(lambda: [*judge.owed_frontiers, *(each for judge in judges for each in judge.owed)])
         assert not self.others, "who was taken over was not closed"
