@@ -34,6 +34,7 @@ Words = NDArray[np.uint64]
 _START_SLOTS = 64
 _KEPT_PARTIALS = 1 << 15  # room kept from round to round: growing anew is a twentieth of a round of 10,000
 _TEXT_SLACK = 1 << 16  # dead bytes that are not worth a compaction
+_FOURFOLD = 1 << 19  # entries up to which a table grows fourfold: moving them is a tenth of a load else
 _PIECE_ENTRIES = 1 << 18  # of a table, moved to a larger one in one piece: some 6 ms
 
 
@@ -207,10 +208,14 @@ class RowTable:
         return groups
 
 
+def _next_size(entries: Growable[np.uint64]) -> int:
+    return (4 if len(entries) <= _FOURFOLD else 2) * len(entries)
+
+
 def _regrown(entries: Growable[np.uint64]) -> Growable[np.uint64]:
-    """Twice the table, with the same entries."""
+    """A larger table, with the same entries."""
     out = Growable(np.uint64)
-    out.grow(2 * len(entries))
+    out.grow(_next_size(entries))
     kernels.grow(entries.a, out.a)
     return out
 
@@ -218,7 +223,7 @@ def _regrown(entries: Growable[np.uint64]) -> Growable[np.uint64]:
 def _regrowing(entries: Growable[np.uint64], wanted: int) -> Work[Growable[np.uint64]]:
     """A table of at least `wanted` entries, with the same ones; in pieces."""
     out = Growable(np.uint64)
-    out.grow(1 << (wanted - 1).bit_length())
+    out.grow(max(1 << (wanted - 1).bit_length(), _next_size(entries)))
     for lo, hi in pieces(len(entries), _PIECE_ENTRIES):
         kernels.grow(entries.a[lo:hi], out.a)
         yield
