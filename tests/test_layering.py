@@ -97,7 +97,7 @@ LAYERS = {
         ["ingest.binding"], ["ingest.shards", "ingest.status"], ["ingest.snapshot"], ["ingest.feed"],
         ["ingest.cli"],
         ["operators"], ["dataflow"], ["render"], ["runtime"], ["link"], ["runtime.loop"],
-        ["endpoint", "listening"],
+        ["turns"], ["client_links"], ["endpoint", "listening"],
         ["supervisor"], ["launcher", "client"], ["driver"], ["driver_cli", "__main__"],
     ],
 }  # fmt: skip

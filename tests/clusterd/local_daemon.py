@@ -125,7 +125,7 @@ class LocalDaemon:
         found: list[Callable[[], None]] = [
             loop.turn for loop in self.loops if loop.has_work or _readable(loop)
         ]
-        if self.endpoint._epoll.poll(0) or self.endpoint._unhandled:
+        if not self.endpoint.is_idle():
             found.append(self._turn_endpoint)
         return found
 

@@ -331,7 +331,7 @@ def test_a_client_that_never_reads_is_closed_past_the_limit(make: Callable[..., 
             slow._socket.sendall(encode_frame(encode_message(Peek(1000 + i, uuid=f"s{i}", id="u1", time=0))))
         quick.hello("q", kind="reader")
         until = time.monotonic() + DEADLINE_S
-        while 1 in rig.endpoint._clients and time.monotonic() < until:
+        while 1 in rig.endpoint._clients.by_session and time.monotonic() < until:
             peek(quick, f"q{time.monotonic()}")
             quick.recv(DEADLINE_S)
         slow._socket.setblocking(False)
@@ -375,7 +375,7 @@ def test_a_client_gone_in_mid_peek_is_forgotten(make: Callable[..., Rig]) -> Non
         peek(client, "a")
         rows(client, "a")
         until = time.monotonic() + DEADLINE_S
-        while rig.workers[1].parked or len(rig.endpoint._clients) > 1:
+        while rig.workers[1].parked or len(rig.endpoint._clients.by_session) > 1:
             assert time.monotonic() < until
             client.sync(DEADLINE_S)
         assert rig.endpoint._mux.statistics().peeks_in_flight == 0
@@ -556,7 +556,7 @@ def test_an_idle_endpoint_makes_no_wake_ups(make: Callable[..., Rig]) -> None:
                 assert timeout is None
                 return self.inner.poll(timeout)
 
-        endpoint._epoll = Counting(endpoint._epoll)  # type: ignore[assignment]
+        endpoint._turns._epoll = Counting(endpoint._turns._epoll)  # type: ignore[assignment]
         client.sync(DEADLINE_S)  # the poll under way ends; the next is counted
         until = time.monotonic() + DEADLINE_S
         while polls < 1 and time.monotonic() < until:

@@ -104,7 +104,7 @@ def _settle(daemon: LocalDaemon, *clients: WireClient) -> list[PeekResponse]:
 def _queued(daemon: LocalDaemon) -> int:
     """Bytes that the daemon holds for others to take."""
     endpoint = daemon.endpoint
-    return sum(client.link.out_bytes for client in endpoint._clients.values()) + sum(
+    return sum(client.link.out_bytes for client in endpoint._clients.by_session.values()) + sum(
         loop._link.out_bytes for loop in daemon.loops
     )
 
