@@ -27,11 +27,13 @@ from clusterd.storage.shard import Shard
 from clusterd.storage.store import Store
 from controller_proto.errors import Refusal
 from controller_proto.schema import Schema
+from shm_arrangements import failpoints
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.updates import Updates
 
 __all__ = ["TableShard", "append_all", "find_shard", "make_shard"]
 
+failpoints.declare("ingest.shard-appended")
 _BLOCK_ROWS = 65_536
 
 
@@ -173,5 +175,6 @@ def append_all(shards: Mapping[int, TableShard], changes: Mapping[int, Changes],
         if mine is None:
             mine = Updates.empty(tuple(spec.type for spec in shard.shard.specs))
         shard.append(mine, sealed + 1)
+        failpoints.hit("ingest.shard-appended")
         count += len(mine)
     return count

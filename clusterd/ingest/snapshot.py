@@ -27,9 +27,12 @@ from clusterd.ingest.errors import IngestError
 from clusterd.ingest.events import SnapshotTaken, TableCopied
 from clusterd.ingest.shards import TableShard
 from clusterd.ingest.source import PublishedTable, Server, lsn_of
+from shm_arrangements import failpoints
 from shm_arrangements.updates import Updates
 
 __all__ = ["take_snapshot"]
+
+failpoints.declare("ingest.table-copied", "ingest.slot-missing", "ingest.slot-made")
 
 _CHUNK_BYTES = 8 << 20  # of CSV, parsed at once
 _NULL = "\\N"
@@ -80,12 +83,15 @@ def take_snapshot(
         updates = shard.correct(wanted, time, binding)
         emit(TableCopied(table=table.full_name, shard=shard.shard.name, rows=read, updates=updates))
         rows += read
+        failpoints.hit("ingest.table-copied")
     side.query("COMMIT")
     if drop_slot:
         side.query(f"SELECT pg_drop_replication_slot({quote_literal(slot)})")
+    failpoints.hit("ingest.slot-missing")
     side.query(
         f"SELECT pg_copy_logical_replication_slot({quote_literal(temporary)}, {quote_literal(slot)}, false)"
     )
+    failpoints.hit("ingest.slot-made")
     stream.query(f"DROP_REPLICATION_SLOT {quote_name(temporary)}")
     emit(SnapshotTaken(slot=slot, time=time, tables=len(shards), rows=rows))
     return time

@@ -16,6 +16,7 @@ from clusterd.ingest.errors import IngestError
 from clusterd.ingest.status import status_of
 from clusterd.storage.store import Store
 from controller_proto.schema import type_name
+from shm_arrangements import failpoints
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.updates import Updates
 from tests.clusterd.ingest.feeding import (
@@ -203,6 +204,45 @@ def test_bug68_a_feed_that_is_started_again_takes_what_came_meanwhile_once(
             server.execute(database, f"INSERT INTO a VALUES ({number + 10})")
             wait_sealed(tmp_path, ["a"], wal_end(server, database), running)
     assert contents(tmp_path, "a") == Counter({(i,): 1 for i in (0, 1, 2, 3, 10, 11, 12, 13)})
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "shard.part-written", "shard.catalog-committed", "ingest.table-copied", "ingest.slot-missing",
+        "ingest.slot-made", "ingest.shard-appended",
+    ],
+)  # fmt: skip
+def test_bug67_a_feed_that_fails_anywhere_twice_in_a_row_leaves_each_row_once_and_at_one_time(
+    server: PostgresServer, database: str, tmp_path: Path, point: str
+) -> None:
+    prepare(server, database, "a (id integer)", "b (id integer)")
+    server.execute(
+        database, "INSERT INTO a SELECT generate_series(1, 3)", "INSERT INTO b SELECT generate_series(1, 4)"
+    )
+    options = options_of(server, database)
+    both = "BEGIN; INSERT INTO a VALUES ({0}); INSERT INTO b VALUES ({0}); DELETE FROM b WHERE id = {0} - 1"
+    try:
+        for number in (10,) if point == "ingest.slot-made" else (10, 11):  # once made, the slot is there
+            failpoints.arm(point, "error", times=1)
+            running = Feeding(tmp_path, options)
+            try:
+                server.execute(database, both.format(number) + "; COMMIT")
+                error = running.ended()
+            finally:
+                running.end()
+            assert isinstance(error, failpoints.FailpointError), error
+    finally:
+        failpoints.disarm_all()
+    with feeding(tmp_path, options) as running:
+        server.execute(database, both.format(12) + "; COMMIT")
+        wait_sealed(tmp_path, ["a", "b"], wal_end(server, database), running)
+    with Store.open(tmp_path) as store:
+        first = max(store.shard(name).since.time for name in ("a", "b"))
+    counts = [contents(tmp_path, name, first).total() for name in ("a", "b")]
+    assert counts in ([3 + k, 4 + min(k, 1)] for k in range(4))  # of one moment
+    for name in ("a", "b"):
+        assert contents(tmp_path, name) == Counter(server.execute(database, f"SELECT * FROM {name}"))
 
 
 def test_an_idle_feed_is_sealed_as_far_as_the_server_is_and_lets_its_wal_go(
