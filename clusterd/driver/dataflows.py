@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from clusterd.driver.directive import Directive
-from clusterd.driver.reads import parse_u64
+from clusterd.driver.reads import frontier_of, parse_u64
 from clusterd.driver.reasons import not_an_export
 from clusterd.driver.state import Run
 from clusterd.driver.streams import Stream
@@ -24,7 +24,6 @@ from controller_proto.parse_dataflow import (
     ExportText,
     SourceText,
     parse_dataflow,
-    parse_frontier,
     parse_key,
     resolve,
 )
@@ -36,7 +35,7 @@ __all__ = ["DIRECTIVES"]
 
 def define_index(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     source, index = parse_id(words.one("source")), parse_id(words.one("index"))
-    upper = parse_frontier(words.one("upper"))
+    upper = frontier_of(words, "upper")
     imported = SourceText(source, words.one("shard"), upper, words.get("schema") or "")
     exported = ExportText("index", index, source, parse_key(words.one("key")))
     return _create(run, words, DataflowText((imported,), (), (), (exported,)))
@@ -111,7 +110,7 @@ def allow_writes(run: Run, words: Words, body: Sequence[str]) -> list[str]:
 
 
 def allow_compaction(run: Run, words: Words, body: Sequence[str]) -> list[str]:
-    id, frontier = parse_id(words.one("id")), parse_frontier(words.one("frontier"))
+    id, frontier = parse_id(words.one("id")), frontier_of(words, "frontier")
     return _to_export(run, words, c.AllowCompaction(0, id=id, frontier=frontier), id)
 
 

@@ -6,7 +6,8 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import msgpack
 
@@ -18,6 +19,7 @@ from controller_proto.errors import Disconnected, LocalProtocolError, Refusal
 from controller_proto.framing import encode_frame
 from controller_proto.response import Closing, Frontiers, PeekResponse, Refused, Response, Synced
 from controller_proto.script import Words
+from controller_proto.suggest import not_called
 
 __all__ = ["DIRECTIVES"]
 
@@ -38,9 +40,12 @@ def failpoint(run: Run, words: Words, body: Sequence[str]) -> list[str]:
 
 
 def kill(run: Run, words: Words, body: Sequence[str]) -> list[str]:
-    process, name = _process(run, words), words.get("signal") or "KILL"
+    process, name = _process(run, words), (words.get("signal") or "KILL").removeprefix("SIG")
+    numbers = {each.name.removeprefix("SIG"): each for each in signal.Signals}
+    if name not in numbers:
+        raise LocalProtocolError("bad-message", not_called("signal", name, numbers))
     try:
-        run.launched().kill(process, signal.Signals[f"SIG{name.removeprefix('SIG')}"])
+        run.launched().kill(process, numbers[name])
     except KeyError as error:
         raise LocalProtocolError("bad-message", str(error.args[0])) from error
     return OK
@@ -60,29 +65,48 @@ def send_raw(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     session, text = run.session, words.get("hex")
     wait_s = parse_u64(words.get("ms") or "1000", "ms") / 1000
     start = len(session.arrived)
+    seq = session.wire.last_seq + 1
+    if text is None:
+        data, seq = _frame(body, seq)
+    else:
+        with _placed("hex="):
+            data = bytes.fromhex(text)
     try:
+        session.wire.send_bytes(data)
         if text is not None:
-            session.wire.send_bytes(bytes.fromhex(text))
             # After a Closing the end of the connection is awaited too.
             session.wait(
                 lambda: len(session.arrived) > start and not isinstance(session.arrived[-1], Closing), wait_s
             )
         else:
-            seq = session.wire.last_seq + 1
-            message = {"seq": seq, **json.loads("\n".join(body))}
-            session.wire.send_bytes(encode_frame(msgpack.packb(message)))
-            if type(message["seq"]) is int:
-                seq = max(seq, message["seq"])
             session.do(c.Sync(seq + 1), wait_s)
     except (Disconnected, TimeoutError, Refusal):
         pass
-    except ValueError as error:
-        raise LocalProtocolError("bad-message", str(error)) from error
     output = [_raw(r) for r in session.arrived[start:] if not isinstance(r, Frontiers | Synced)]
     session.take_violations()
     if session.over is not None:
         output.append("closed")
     return output or ["nothing"]
+
+
+def _frame(body: Sequence[str], seq: int) -> tuple[bytes, int]:
+    """The message of `body` as a frame, and the greatest `seq` that it leaves used."""
+    with _placed("the body"):
+        message = json.loads("\n".join(body))
+        if not isinstance(message, dict):
+            raise TypeError("a message is a JSON object")
+        message = {"seq": seq, **message}
+        frame = encode_frame(msgpack.packb(message))
+    return frame, max(seq, message["seq"]) if type(message["seq"]) is int else seq
+
+
+@contextmanager
+def _placed(place: str) -> Iterator[None]:
+    """What cannot be read or packed is a mistake at `place`."""
+    try:
+        yield
+    except (ValueError, TypeError, OverflowError) as error:
+        raise LocalProtocolError("bad-message", f"{place}: {error}") from error
 
 
 def sleep(run: Run, words: Words, body: Sequence[str]) -> list[str]:

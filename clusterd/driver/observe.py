@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from clusterd.driver import pages
 from clusterd.driver.directive import Directive
-from clusterd.driver.reads import parse_u64
+from clusterd.driver.reads import frontier_of, parse_u64
 from clusterd.driver.session import FRONTIER_KINDS
 from clusterd.driver.state import OK, Run, frontier_text
 from controller_proto.dataflow import WireFrontier
 from controller_proto.errors import LocalProtocolError
 from controller_proto.ids import parse_id
-from controller_proto.parse_dataflow import parse_frontier
 from controller_proto.response import CopyError, Frontiers, SubscribeResponse
 from controller_proto.script import Words
 
@@ -42,7 +41,7 @@ def await_frontier(run: Run, words: Words, body: Sequence[str]) -> list[str]:
 
 def await_subscribe(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     """All that was told of times before up-to, `<time> <diff> <values..>` a line, consolidated, sorted."""
-    id, up_to = parse_id(words.one("id")), parse_frontier(words.one("up-to"))
+    id, up_to = parse_id(words.one("id")), frontier_of(words, "up-to")
     stream, export = run.session.streams.get(id), run.indexes.get(id)
     if stream is None or export is None:
         raise LocalProtocolError("unknown-id", f"{id} is no subscription of this connection")
@@ -86,7 +85,7 @@ def published(run: Run, words: Words, body: Sequence[str]) -> list[str]:
 def await_published(run: Run, words: Words, body: Sequence[str]) -> list[str]:
     """Until its page exists and, with `since=` or `upper=`, has come that far."""
     id, token = parse_id(words.one("id")), run.launched().instance
-    since, upper = parse_frontier(words.get("since") or "0"), parse_frontier(words.get("upper") or "0")
+    since, upper = frontier_of(words, "since", "0"), frontier_of(words, "upper", "0")
 
     def there() -> bool:
         found = pages.published(token, id)

@@ -16,9 +16,10 @@ from typing import TypeVar
 import msgspec
 
 from controller_proto.command import Finishing, Peek
-from controller_proto.dataflow import Export
+from controller_proto.dataflow import Export, WireFrontier
 from controller_proto.errors import Disconnected, LocalProtocolError, ProtocolError, Refusal
 from controller_proto.literals import format_scalar, parse_scalar
+from controller_proto.parse_dataflow import parse_frontier
 from controller_proto.parse_expr import parse_columns, parse_exprs, parse_order, parse_predicates
 from controller_proto.response import PeekCanceled, PeekError, PeekResponse
 from controller_proto.schema import Column, ColumnType, Row, Scalar
@@ -31,6 +32,7 @@ __all__ = [
     "answer_lines",
     "columns_of",
     "error_line",
+    "frontier_of",
     "parse_time",
     "parse_u64",
     "peek_from_words",
@@ -64,6 +66,13 @@ def parse_u64(text: str, what: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) < 1 << 64):
         raise LocalProtocolError("bad-message", f"{what}={text} is no u64")
     return int(text)
+
+
+def frontier_of(words: Words, name: str, default: str | None = None) -> WireFrontier:
+    """The frontier that the argument `name` is. Raises LocalProtocolError `bad-message`."""
+    text = words.one(name) if default is None else words.get(name) or default
+    with placed(f"{name}="):
+        return parse_frontier(text)
 
 
 def parse_time(text: str) -> int | None:

@@ -46,7 +46,10 @@ class FakeReplica:
             while True:
                 event = connection.next_event()
                 if event is NEED_DATA:
-                    connection.receive_bytes(peer.recv(1 << 16))
+                    try:
+                        connection.receive_bytes(peer.recv(1 << 16))
+                    except ConnectionResetError:
+                        return
                     continue
                 if isinstance(event, Ended):
                     return

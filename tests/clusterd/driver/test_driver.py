@@ -558,6 +558,42 @@ def test_synthetic_rows_fit_any_schema(tmp_path: Path) -> None:
             "error: invalid-plan: optimize: there is no optimizer as yet",
         ),
         ("explain ref=x", [], "error: unknown-id: no dataflow is called 'x'"),
+        (
+            "allow-compaction id=1 frontier=x",
+            [],
+            "error: bad-message: frontier=: 'x' is no frontier",
+        ),
+        (
+            f"write-rows shard=s ts={2**64 - 1}",
+            ["1 a"],
+            f"error: bad-message: ts={2**64 - 1} is the greatest time: there is no upper beyond it",
+        ),
+        (
+            "write-single-ts shard=s ts=0 count=99999999999",
+            [],
+            "error: bad-message: count=99999999999 of row-bytes=64 is more than 8 GiB",
+        ),
+        (
+            f"write-spread shard=s count=1 n-ts={2**64 - 1}",
+            [],
+            f"error: bad-message: n-ts={2**64 - 1} is too many times from 0 on",
+        ),
+        (
+            "define-schema name=x",
+            [""],
+            "error: bad-message: line 1: expected `column type [nullable]`, not ''",
+        ),
+        ("send-raw", ["[1]"], "error: bad-message: the body: a message is a JSON object"),
+        (
+            "send-raw hex=0g",
+            [],
+            "error: bad-message: hex=: non-hexadecimal number found in fromhex() arg at position 1",
+        ),
+        (
+            "send-raw",
+            ['{"t": 99999999999999999999}'],
+            "error: bad-message: the body: Integer value out of range",
+        ),
         ("await-exit", [], "error: unauthorized: this replica was not launched by this driver"),
     ],
 )

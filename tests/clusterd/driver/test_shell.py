@@ -91,7 +91,7 @@ def test_a_body_is_asked_for_only_where_it_can_be_of_use(tmp_path: Path) -> None
             "> explain ref=x",
             "error: unknown-id: no dataflow is called 'x'",
             "> send-raw hex=zz",
-            "error: bad-message: non-hexadecimal number found in fromhex() arg at position 0",
+            "error: bad-message: hex=: non-hexadecimal number found in fromhex() arg at position 0",
             "> peek id=[",
             "error: bad-message: ] is missing in 'peek id=['",
             "> x",
