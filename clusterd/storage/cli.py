@@ -90,7 +90,7 @@ def load(
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
         TextColumn("{task.fields[rows]:,} rows"), TimeElapsedColumn(),
-        console=Console(stderr=True), transient=True,
+        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
     )  # fmt: skip
 
     def report(file: Path, loaded: Loaded) -> None:

@@ -5,11 +5,11 @@ Does not: delete shards; know how a place keeps them.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import tempfile
 from collections.abc import Callable, MutableMapping, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
 from weakref import WeakValueDictionary, finalize
@@ -58,7 +58,7 @@ class Store:
         from clusterd.storage.postgres_place import PostgresPlace
 
         place = PostgresPlace.open(str(location), create=create)
-        return cls(place, _scratch(place.location), created=place.created, keep=keep)
+        return cls(place, _own_directory(), created=place.created, keep=keep)
 
     def has_shard(self, name: str) -> bool:
         """Whether there is a shard `name`. Raises Refusal(`unknown-shard`) if that is no name of a shard."""
@@ -131,10 +131,12 @@ def _validated(name: str) -> str:
     return name
 
 
-def _scratch(location: str) -> Path:
-    name = f"clusterd-{os.getuid()}-{blake2b(location.encode(), digest_size=8).hexdigest()}"
-    path = Path(tempfile.gettempdir()) / name
+def _own_directory() -> Path:
+    """One of this user's, whatever the database. Raises OSError if it is another user's."""
+    path = Path(tempfile.gettempdir()) / f"clusterd-shards-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
+    if path.stat().st_uid != os.getuid():
+        raise PermissionError(errno.EPERM, "belongs to another user", str(path))
     return path
 
 

@@ -509,3 +509,35 @@ def test_an_empty_file_has_columns_only_if_they_are_said(
         assert "loaded 0 rows" in run(tmp_path, file, shard=file.suffix[1:]).output
         store.close()
         (tmp_path / "data" / "shards" / file.suffix[1:]).rename(tmp_path / file.suffix[1:])
+
+
+@pytest.mark.soak
+def test_a_follower_killed_at_any_moment_has_each_key_as_it_was_written_last(tmp_path: Path) -> None:
+    seed = 5
+    print("seed", seed)
+    rng = random.Random(seed)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    arguments = [str(folder), "--shard", "s", "--data-dir", str(tmp_path / "data"), "--upsert", "k"]
+    command = [sys.executable, "-m", "clusterd", "load", *arguments, "--columns", "k bigint, v bigint?"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    model: dict[int, int] = {}
+    for turn in range(8):
+        process = subprocess.Popen([*command, "--follow"], stdout=subprocess.PIPE, text=True, env=environment)
+        assert process.stdout is not None
+        process.stdout.readline()
+        # One file at a time grows, for rows of a key in several files have no order between them.
+        for written in range(rng.randrange(1, 60)):
+            key, value = rng.randrange(20), rng.choice([None, written, 1000 * turn + written])
+            append_to(folder / f"{turn}.jsonl", f'{{"k":{key},"v":{"null" if value is None else value}}}\n')
+            model.pop(key, None)
+            if value is not None:
+                model[key] = value
+        if rng.random() < 0.5:
+            process.stdout.readline()
+        process.kill()
+        process.communicate(timeout=DEADLINE_S)
+    done = run(tmp_path, folder, "--upsert", "k")
+    assert done.exit_code == 0, done.output
+    with Store.open(tmp_path / "data") as store:
+        assert sorted(state_of(store)) == sorted(model.items())
