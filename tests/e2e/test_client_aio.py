@@ -33,7 +33,7 @@ REFUSED = {  # what of the story is
     "an id again": "Refusal", "query at the end of time": "TimeoutError", "nothing more": "TimeoutError",
     "closed": "SubscriptionEnded", "no setting": "Refusal", "answered once": "LocalProtocolError",
     "canceled": "PeekCanceled", "not found": "PublicationClosed", "below": "PeekFailed",
-    "dropped": "PeekFailed",
+    "dropped": "PeekFailed", "kept twice": "Refusal",
 }  # fmt: skip
 
 Step = tuple[str, Callable[[], Any]]
@@ -42,8 +42,8 @@ Step = tuple[str, Callable[[], Any]]
 @pytest.mark.parametrize("mode", MODES)
 def test_both_clients_do_the_same_and_tasks_wait_for_their_own(mode: str, tmp_path: Path) -> None:
     """One daemon for all of it."""
-    with replica_in(mode, tmp_path) as replica:
-        check_story(replica)
+    with replica_in(mode, tmp_path / "data") as replica:
+        check_story(replica, tmp_path)
         check_examples(replica)
         asyncio.run(check_tasks(replica))
         threads = threading.active_count()
@@ -51,7 +51,7 @@ def test_both_clients_do_the_same_and_tasks_wait_for_their_own(mode: str, tmp_pa
         assert threading.active_count() == threads
 
 
-def story(c: Any, fruit: str) -> Generator[Step, Any, None]:
+def story(c: Any, fruit: str, copies: Path) -> Generator[Step, Any, None]:
     """Every call of a client, each with what it is called in the record."""
     yield "shard", lambda: c.create_shard(fruit, {"name": "text", "kilos": "bigint?"})
     yield "shard again", lambda: c.create_shard(fruit, {"name": "bigint"})
@@ -88,6 +88,15 @@ def story(c: Any, fruit: str) -> Generator[Step, Any, None]:
         ),
     )
     yield "view's rows", lambda: total.peek(at=again)
+    kept = yield "kept", lambda: c.create_materialized_view(total, f"{fruit}.kept", as_of=t, writes=False)
+    yield "may be written", lambda: kept.allow_writes()
+    yield "kept's rows", lambda: kept.peek(at=again)
+    yield "kept where", lambda: kept.shard
+    yield "kept goes", lambda: kept.drop()
+    yield "kept twice", lambda: c.create_materialized_view(fruit, f"{fruit}.kept")
+    yield "copied", lambda: c.copy_to(total, copies / f"{fruit}.csv", as_of=again)
+    yield "copied as Parquet", lambda: c.copy_to(total, copies / f"{fruit}.doc", as_of=again)
+    yield "what was copied", lambda: (copies / f"{fruit}.csv").read_text()
     yield "no such shard", lambda: c.create_index("bread")
     yield "no such key", lambda: c.create_index(fruit, key=["weight"])
     yield "an id again", lambda: c.create_index(fruit, id=index.id)
@@ -194,15 +203,15 @@ async def tell(steps: Generator[Step, Any, None]) -> list[tuple[str, Any]]:
             record.append((name, shown(error)))
 
 
-def check_story(replica: Replica) -> None:
+def check_story(replica: Replica, copies: Path) -> None:
     """Told by the blocking client, then by the other."""
 
     async def awaited() -> list[tuple[str, Any]]:
         async with aio.Client.connect(replica) as client, asyncio.timeout(WITHIN_S):
-            return await tell(story(client, "fruit_b"))
+            return await tell(story(client, "fruit_b", copies))
 
     with Client.connect(replica) as client:
-        one = asyncio.run(tell(story(client, "fruit_a")))
+        one = asyncio.run(tell(story(client, "fruit_a", copies)))
     other = asyncio.run(awaited())
     for (name, wanted), (_, got) in zip(one, other, strict=True):
         assert plain(got) == plain(wanted), name
