@@ -48,7 +48,7 @@ def main() -> None:
 )
 @click.option("--launch", "launch_", is_flag=True, help="A fresh replica and storage a file (the default).")
 @click.option("--connect", metavar="ADDR", default="", help="A standing replica: unix:PATH or tcp:HOST:PORT.")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Of the standing replica, to write shards.")
+@click.option("--data-dir", help="Of the standing replica, to write shards; or postgres://HOST/DB.")
 @click.option("--mode", type=click.Choice(MODES), help="What to launch; solo if not said.")
 @click.option("--workers", type=click.IntRange(1, 1), default=1, help="Maintenance workers: one.")
 @click.option(
@@ -65,7 +65,7 @@ def run(
     files: tuple[Path, ...],
     launch_: bool,
     connect: str,
-    data_dir: Path | None,
+    data_dir: str | None,
     mode: str | None,
     workers: int,
     interactive_workers: int,
@@ -122,7 +122,7 @@ def _print(outcome: Outcome, *, verbose: bool) -> None:
 @main.command("exec")
 @click.argument("command")
 @click.option("--connect", metavar="ADDR", default="", help="A standing replica; else a fresh one.")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Of the standing replica, to write shards.")
+@click.option("--data-dir", help="Of the standing replica, to write shards; or postgres://HOST/DB.")
 @click.option(
     "--as",
     "kind",
@@ -131,7 +131,7 @@ def _print(outcome: Outcome, *, verbose: bool) -> None:
     help="Who says it. A controller fences the one that is there.",
 )
 @click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds that it may wait.")
-def exec_(command: str, connect: str, data_dir: Path | None, kind: str, timeout: float) -> None:
+def exec_(command: str, connect: str, data_dir: str | None, kind: str, timeout: float) -> None:
     """Run one stanza; exit 1 on `error:`.
 
     A stanza is a line, and below it an indented body if the directive has one.
@@ -163,7 +163,7 @@ def exec_(command: str, connect: str, data_dir: Path | None, kind: str, timeout:
 
 @main.command("shell")
 @click.option("--connect", metavar="ADDR", default="", help="A standing replica; else a fresh one.")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Of the standing replica, to write shards.")
+@click.option("--data-dir", help="Of the standing replica, to write shards; or postgres://HOST/DB.")
 @click.option("--mode", type=click.Choice(MODES), help="What to launch; solo if not said.")
 @click.option(
     "--interactive-workers", type=click.IntRange(1), default=1, show_default=True, help="In two-runtime mode."
@@ -188,7 +188,7 @@ def exec_(command: str, connect: str, data_dir: Path | None, kind: str, timeout:
 )
 def shell_(
     connect: str,
-    data_dir: Path | None,
+    data_dir: str | None,
     mode: str | None,
     interactive_workers: int,
     functions: str,

@@ -46,7 +46,7 @@ class Target:
     workers: int = 1
     interactive_workers: int = 1
     timeout_s: float = 60.0
-    data_dir: Path | None = None
+    data_dir: Path | str | None = None
     functions: str = ""
 
 
