@@ -86,6 +86,8 @@ class Relation(msgspec.Struct, frozen=True):
 
 
 class Insert(msgspec.Struct, frozen=True):
+    """A row of table `oid`."""
+
     oid: int
     new: Tuple
 
@@ -106,6 +108,8 @@ class Delete(msgspec.Struct, frozen=True):
 
 
 class Truncate(msgspec.Struct, frozen=True):
+    """All rows of these tables go."""
+
     oids: tuple[int, ...]
 
 

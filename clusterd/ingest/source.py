@@ -15,16 +15,9 @@ from clusterd.ingest.errors import IngestError
 from controller_proto.schema import Schema
 
 __all__ = [
-    "PublishedTable",
-    "Server",
-    "SlotState",
-    "SourceColumn",
-    "published_tables",
-    "read_types",
-    "server_of",
-    "shard_schema",
-    "slot_state",
-]
+    "PublishedTable", "Server", "SlotState", "SourceColumn", "lsn_of", "lsn_text", "published_tables",
+    "read_types", "server_of", "shard_schema", "slot_state",
+]  # fmt: skip
 
 _MIN_VERSION = 150000  # column lists and row filters of publications are in its catalog
 
