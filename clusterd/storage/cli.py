@@ -16,7 +16,7 @@ from clusterd import exit_codes
 from clusterd.errors import DaemonError
 from controller_proto.errors import LocalProtocolError, Refusal
 from controller_proto.literals import parse_type
-from controller_proto.schema import Schema
+from controller_proto.schema import Schema, counted
 
 __all__ = ["DEFAULT_DATA_DIR", "load", "merge"]
 
@@ -152,11 +152,11 @@ def merge(shards: tuple[str, ...], data_dir: str) -> None:
                 shard.merge()
                 after = shard.statistics()
                 click.echo(
-                    f"shard {name!r}: {before.parts:,} parts of {before.updates:,} updates are now "
-                    f"{after.parts:,} of {after.updates:,}"
+                    f"shard {name!r}: {counted(before.parts, 'part')}, {before.updates:,} updates; "
+                    f"now {counted(after.parts, 'part')}, {after.updates:,} updates"
                 )
             removed = store.sweep()
-            click.echo(f"removed {len(removed):,} files that nobody had listed")
+            click.echo(f"removed {counted(len(removed), 'file')} that no catalog lists")
     except (DaemonError, Refusal, LocalProtocolError, OSError) as error:
         _fail(error)
 

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pyarrow import fs
 
+from clusterd import exit_codes
+from clusterd.__main__ import main
 from clusterd.convert import updates_from_rows
 from clusterd.storage import merging
 from clusterd.storage.data_dir import DataDirMismatch, absolute_location, directory_of
@@ -316,7 +319,7 @@ class _Listed:
         return self._dropped
 
 
-@pytest.mark.parametrize("uri", ["mock:///bucket", "file:///tmp"])
+@pytest.mark.parametrize("uri", ["mock:///bucket", "file://"])
 def test_objects_are_removed_when_nobody_can_be_reading_them(tmp_path: Path, uri: str) -> None:
     system, path = fs.FileSystem.from_uri(uri if uri.startswith("mock") else f"file://{tmp_path}")
     now = [0.0]
@@ -405,3 +408,28 @@ def test_a_lost_connection_is_an_error_of_the_machine_and_the_next_use_connects_
                 block_on(tail) or block_on(tail)
         shard.append(sample([0]), at(0), at(1))
         assert shard.upper == at(1)
+
+
+def test_the_command_merges_and_sweeps_and_says_what_is_no_place(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    with Store.open(data) as store:
+        for name in ("a", "b"):
+            shard = store.create_shard(name, SAMPLE_SCHEMA)
+            for time in range(4):
+                shard.append(sample([time]), at(time), at(time + 1))
+        (tmp_path / "data" / "shards" / "a" / "part-left.arrow").write_bytes(b"of a killed writer")
+        done = CliRunner().invoke(main, ["merge", "a", "--data-dir", data])
+        assert done.exit_code == 0
+        assert done.output.splitlines() == [
+            "shard 'a': 4 parts, 4 updates; now 1 part, 4 updates",
+            "removed 1 file that no catalog lists",
+        ]
+        assert store.shard("b").statistics().parts == 4
+    done = CliRunner().invoke(main, ["merge", "c", "--data-dir", data])
+    assert done.exit_code == 1
+    assert "error: unknown-shard: no shard named 'c'" in done.output
+    for arguments in (["merge"], ["serve"]):
+        done = CliRunner().invoke(main, [*arguments, "--data-dir", "mysql://h/d"])
+        assert done.exit_code in (exit_codes.USAGE, exit_codes.DATA_FORMAT)
+        assert "'mysql://h/d' is no place for shards" in done.output
+    assert CliRunner().invoke(main, ["merge", "--data-dir", str(tmp_path / "none")]).exit_code == 1
