@@ -199,7 +199,7 @@ def killed_again_and_again(server: PostgresServer, tmp_path: Path, seed: int, ki
         assert contents(data_dir, name) == Counter(server.execute(database, f"SELECT * FROM {name}")), name
 
 
-def test_k_a_feed_that_is_killed_at_any_moment_has_exactly_what_the_tables_have(
+def test_a_feed_that_is_killed_at_any_moment_has_exactly_what_the_tables_have(
     server: PostgresServer, tmp_path: Path
 ) -> None:
     killed_again_and_again(server, tmp_path, 1, kills=5)
