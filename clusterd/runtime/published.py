@@ -76,6 +76,7 @@ class PublishedIndex:
         self.snapshots = []
         for half in self._halves:
             half.close()
+        self._halves = []  # and with them the clock they follow: the registry's entries are a circle
 
 
 class PublishedIndexes:
