@@ -95,7 +95,7 @@ def test_what_arrow_does_not_read_is_read_one_by_one() -> None:
         ("numeric(38,2)", "1.234"),
         ("numeric(38,2)", "1" + "0" * 37),
         ("integer", "2147483648"),
-        ("integer? list", "{1,x}"),
+        ("integer? list", "{x}"),
         ("integer? list", "{{1},{2}}"),
         ("jsonb", "{"),
     ],
