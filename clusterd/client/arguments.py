@@ -13,7 +13,7 @@ import msgspec
 from controller_proto.errors import Refusal
 from controller_proto.schema import Row, Schema
 
-__all__ = ["LAST_TIME", "plain_row", "position_of", "renamed", "require_list", "time_of"]
+__all__ = ["LAST_TIME", "plain_row", "position_of", "read_time_of", "renamed", "require_list", "time_of"]
 
 LAST_TIME = (1 << 64) - 1
 
@@ -34,6 +34,18 @@ def time_of(at: object, name: str = "at") -> int | None:
     if at.__index__() > LAST_TIME:
         raise ValueError(f"{name} must not be beyond 2^64 - 1, it is {at!r}")
     return at.__index__()
+
+
+def read_time_of(at: object) -> int | None:
+    """`at` of a read as a time, None for `latest`. Raises TypeError, ValueError.
+
+    >>> read_time_of("now")
+    Traceback (most recent call last):
+    TypeError: at must be an int time or 'latest', not 'now'
+    """
+    if isinstance(at, str) and at != "latest":
+        raise TypeError(f"at must be an int time or 'latest', not {at!r}")
+    return time_of(None if isinstance(at, str) else at)
 
 
 def plain_row(row: Sequence[Any] | Mapping[str, Any], names: Sequence[str]) -> Row:

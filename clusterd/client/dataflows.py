@@ -17,7 +17,7 @@ import msgspec
 
 from clusterd.client import peeks
 from clusterd.client.answer import Answer
-from clusterd.client.arguments import LAST_TIME, position_of, renamed, require_list, time_of
+from clusterd.client.arguments import LAST_TIME, position_of, read_time_of, renamed, require_list, time_of
 from clusterd.client.core import Core
 from clusterd.client.feed import Feed
 from clusterd.client.handle import Handle, Standing
@@ -131,7 +131,7 @@ class Dataflows:
     ) -> Operation[Answer]:
         """As `Client.query`."""
         require_list("names", names)
-        time = time_of(None if at == "latest" else at)
+        time = read_time_of(at)
         plan = yield from self.input(on)
         if time is None:
             time = self._newest([], [self.standing[id] for id in gets(plan) if id in self.standing])

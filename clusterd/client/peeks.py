@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict
 from uuid import uuid4
 
 from clusterd.client.answer import Answer, PeekCanceled, PeekFailed
-from clusterd.client.arguments import position_of, require_list, time_of
+from clusterd.client.arguments import position_of, read_time_of, require_list
 from clusterd.client.core import Asked, Core
 from clusterd.client.handle import Standing
 from clusterd.client.operation import Operation, Wait
@@ -66,7 +66,7 @@ def start_peek(
 
     Raises TypeError, ValueError, Refusal(`invalid-plan`) for arguments that cannot be meant.
     """
-    time = time_of(None if at == "latest" else at)
+    time = read_time_of(at)
     for name, given in (("keys", keys), ("where", where), ("order_by", order_by), ("select", select)):
         require_list(name, given)
     schema = of.export.schema

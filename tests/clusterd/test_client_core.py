@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import doctest
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from clusterd.client import PeekCanceled, SubscriptionEnded, feed, peeks
+from clusterd.client import PeekCanceled, SubscriptionEnded, answer, arguments, feed, operation, peeks
 from clusterd.client.arguments import LAST_TIME
 from clusterd.client.core import Core
 from clusterd.client.dataflows import Dataflows
 from clusterd.client.handle import Standing
 from clusterd.client.operation import Operation, Wait, Work
 from clusterd.client.shards import Shards
+from controller_proto import address, client_end
 from controller_proto.client_end import ClientEnd
 from controller_proto.command import (
     AllowCompaction,
@@ -42,6 +45,13 @@ from controller_proto.schema import SAMPLE_SCHEMA
 
 INDEX = Standing(Export("u9", "index", "u1", SAMPLE_SCHEMA, (0,)), 0)
 ROWS = PeekRows(((1,), ("a",)), (1,))
+
+
+@pytest.mark.parametrize("module", [answer, arguments, operation, address, client_end])
+def test_examples_of_docstrings_are_true(module: ModuleType) -> None:
+    done = doctest.testmod(module)
+    assert done.attempted
+    assert not done.failed
 
 
 class Session:
