@@ -24,6 +24,7 @@ from clusterd.runtime.loop import WorkerLoop
 from clusterd.storage.store import Store
 from shm_arrangements import failpoints
 from shm_arrangements.instance import Instance
+from tests import leaks
 
 __all__ = ["LocalDaemon"]
 
@@ -155,6 +156,7 @@ class LocalDaemon:
         assert (mux.sessions, mux.peeks_in_flight, mux.syncs_pending) == (0, 0, 0), mux
         assert (mux.notice_entries, mux.frontiers_pending) == (0, 0), mux
         assert self.names() == []
+        assert [each for each in leaks._fds() if "/dev/shm/clusterd." in each and "(deleted)" in each] == []
 
 
 def _readable(loop: WorkerLoop) -> bool:
