@@ -42,7 +42,7 @@ from clusterd.storage.store import Store
 
 __all__ = ["Feed", "FeedOptions"]
 
-_LOCK_TIMEOUT_S = 5
+_LOCK_TIMEOUT_S = 3
 _SLOT_TIMEOUT_S = 90.0  # a server notices after wal_sender_timeout, 60 s, that nobody is at the other end
 _MAX_SLOT_DELAY_S = 2.0
 _FIRST_DELAY_S = 0.1
@@ -71,6 +71,9 @@ class FeedOptions(msgspec.Struct, frozen=True):
     shards: Mapping[str, str]
     numeric_scale: int | None
     resnapshot: bool
+
+    def __repr__(self) -> str:
+        return f"FeedOptions({self.publication!r}, {self.slot!r})"  # dsn may have a password
 
     def shard_of(self, table: PublishedTable) -> str:
         default = table.name if table.namespace == "public" else table.full_name
@@ -252,13 +255,13 @@ class _Session:
             if asked or confirmed != self.sealed or now >= status_at:
                 self._stream.write(status_update(self.sealed))
                 confirmed, status_at = self.sealed, now + _STATUS_INTERVAL_S
-            if data is not None:
-                continue
             if now >= lag_at:
-                if not self._commits:
+                if data is None and not self._commits:
                     self._tidy()
                 self._tell_lag()
                 lag_at = now + _LAG_INTERVAL_S
+            if data is not None:
+                continue
             due = min(status_at, lag_at, seal_at if wal_end > self.sealed else status_at)
             self._stream.wait_to_read(due - now)
 

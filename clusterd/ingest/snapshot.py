@@ -86,7 +86,7 @@ def take_snapshot(
         failpoints.hit("ingest.table-copied")
     side.query("COMMIT")
     if drop_slot:
-        side.query(f"SELECT pg_drop_replication_slot({quote_literal(slot)})")
+        stream.query(f"DROP_REPLICATION_SLOT {quote_name(slot)} WAIT")  # until a killed process has left it
     failpoints.hit("ingest.slot-missing")
     side.query(
         f"SELECT pg_copy_logical_replication_slot({quote_literal(temporary)}, {quote_literal(slot)}, false)"

@@ -7,6 +7,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -28,6 +29,7 @@ from tests.clusterd.ingest.feeding import (
     wait_sealed,
     wal_end,
 )
+from tests.e2e.support import wait_until
 from tests.postgres import PostgresServer, servers
 
 pytestmark = pytest.mark.slow
@@ -44,8 +46,16 @@ def database(server: PostgresServer) -> Iterator[str]:
     name = f"d{next(_names)}"
     server.execute("postgres", f"CREATE DATABASE {name}")
     yield name
-    slots = f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = '{name}'"
-    server.execute("postgres", slots, f"DROP DATABASE {name} (FORCE)")
+    drop_slots(server, name)
+    server.execute("postgres", f"DROP DATABASE {name} (FORCE)")
+
+
+def drop_slots(server: PostgresServer, database: str) -> None:
+    """Once those who read from them have left, which the server notices a little later than we."""
+    slots = f"FROM pg_replication_slots WHERE database = '{database}'"
+    active = f"SELECT count(*) {slots} AND active"
+    wait_until(lambda: server.execute(database, active) == [(0,)], 20, "slots are left")
+    server.execute(database, f"SELECT pg_drop_replication_slot(slot_name) {slots}")
 
 
 def prepare(server: PostgresServer, database: str, *tables: str) -> None:
@@ -471,9 +481,9 @@ def test_a_slot_that_is_gone_is_told_and_its_shards_are_mended_when_allowed(
         wait_sealed(tmp_path, ["a"], 0, running)
         server.execute(database, "INSERT INTO a VALUES (2)")
         wait_sealed(tmp_path, ["a"], wal_end(server, database), running)
+    drop_slots(server, database)
     server.execute(
         database,
-        f"SELECT pg_drop_replication_slot('{options.slot}')",
         "DELETE FROM a WHERE id = 1",
         "INSERT INTO a VALUES (3)",
     )
@@ -482,6 +492,8 @@ def test_a_slot_that_is_gone_is_told_and_its_shards_are_mended_when_allowed(
         wait_sealed(tmp_path, ["a"], wal_end(server, database), running)
     assert contents(tmp_path, "a") == Counter({(2,): 1, (3,): 1})
     # Somebody else reads from the slot: it no longer has what the shard lacks.
+    idle = f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{options.slot}' AND NOT active"
+    wait_until(lambda: server.execute(database, idle) == [(1,)], 20, "the slot is left")
     server.execute(
         database,
         "SET synchronous_commit = on",
@@ -504,6 +516,34 @@ def test_the_feed_goes_on_when_the_server_was_restarted(
             server.execute(database, f"INSERT INTO a VALUES ({number + 10})")
             wait_sealed(tmp_path, ["a"], wal_end(server, database), running)
     assert contents(tmp_path, "a") == Counter({(i,): 1 for i in (0, 1, 10, 11)})
+
+
+def test_a_server_that_holds_the_last_connection_for_alive_is_waited_for(
+    server: PostgresServer, database: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    prepare(server, database, "a (id integer)")
+    options = options_of(server, database)
+    key = f"hashtextextended('clusterd-ingest {options.slot}', 0)"
+    ours = f"datname = '{database}' AND application_name = 'clusterd-ingest'"
+    with feeding(tmp_path, options) as running:
+        server.execute(database, "INSERT INTO a VALUES (1)")
+        wait_sealed(tmp_path, ["a"], wal_end(server, database), running)
+        with server.connect(database) as ghost, ThreadPoolExecutor(1) as pool:
+            locked = pool.submit(ghost.execute, f"SELECT pg_advisory_lock({key})".encode())
+            waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            wait_until(lambda: server.execute(database, waiting) == [(1,)], 20, "the lock is waited for")
+            server.execute(database, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {ours}")
+            locked.result(20)
+            told = ""
+            deadline = time.monotonic() + 20
+            while "has not noticed" not in told:
+                assert time.monotonic() < deadline, told
+                assert running.error is None
+                time.sleep(0.05)
+                told += capfd.readouterr().err
+        server.execute(database, "INSERT INTO a VALUES (2)")
+        wait_sealed(tmp_path, ["a"], wal_end(server, database), running)
+    assert contents(tmp_path, "a") == Counter({(1,): 1, (2,): 1})
 
 
 def test_of_two_feeds_of_a_slot_one_goes_on_and_the_other_learns_how_far_it_is(
