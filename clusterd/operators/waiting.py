@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusterd.operators.kernels import time_order as kernels
-from clusterd.operators.time_steps import Work, by_digit, pausing
+from clusterd.operators.time_steps import Work, by_digit, pausing, pieces
 from shm_arrangements.kernels.sort import sort_codes
 from shm_arrangements.rows import RowImage
 
@@ -33,7 +33,7 @@ SWEPT_FROM = 4096  # updates: below, a sort costs more than it saves
 SWEPT = 131_072  # updates sorted at once: some 20 ms
 _MOST_ROWS = 1 << 20  # that wait
 _MOST_BYTES = 64 << 20
-_JOINED = 1 << 18  # put together at once
+_JOINED_BYTES = 4 << 20  # put together at once: of fresh pages, up to 10 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def _joined(blocks: Sequence[RowUpdates]) -> Work[RowUpdates]:
     lanes, groups = np.empty((n, first.lanes.shape[1]), np.uint64), np.empty(n, np.int64)
     text_lo, text_hi = (np.empty((n, first.text_lo.shape[1]), np.int64) for _ in range(2))
     texts: list[NDArray[np.uint8]] = []
-    shift = end = lo = paused = 0
+    shift = end = lo = done = 0
     for block in blocks:
         image = block.image
         if not texts or image.text is not texts[-1]:  # blocks may share one
@@ -175,14 +175,28 @@ def _joined(blocks: Sequence[RowUpdates]) -> Work[RowUpdates]:
         np.add(image.text_lo, shift, out=text_lo[lo:hi])
         np.add(image.text_hi, shift, out=text_hi[lo:hi])
         lo = hi
-        if lo - paused >= _JOINED:
-            paused = lo
+        done += block.nbytes - len(image.text)
+        if done >= _JOINED_BYTES:
+            done = 0
             yield
-    text = texts[0] if len(texts) == 1 else np.concatenate(texts)
+    text = texts[0] if len(texts) == 1 else (yield from _joined_texts(texts, end))
     times = _in_a_row([(block.times, len(block)) for block in blocks])
     yield
     diffs = _in_a_row([(block.diffs, len(block)) for block in blocks])
     return RowUpdates(RowImage(first.spec, lanes, text_lo, text_hi, text), groups, times, diffs)
+
+
+def _joined_texts(texts: Sequence[NDArray[np.uint8]], size: int) -> Work[NDArray[np.uint8]]:
+    out, at, done = np.empty(size, np.uint8), 0, 0
+    for text in texts:
+        for lo, hi in pieces(len(text), _JOINED_BYTES):
+            out[at + lo : at + hi] = text[lo:hi]
+            done += hi - lo
+            if done >= _JOINED_BYTES:
+                done = 0
+                yield
+        at += len(text)
+    return out
 
 
 def _in_a_row(parts: Sequence[tuple[NDArray[T], int]]) -> NDArray[T]:

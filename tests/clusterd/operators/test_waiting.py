@@ -29,7 +29,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is put in order, a few rows a piece."""
     monkeypatch.setattr(waiting, "SWEPT_FROM", 1)
     monkeypatch.setattr(waiting, "SWEPT", 7)
-    monkeypatch.setattr(waiting, "_JOINED", 5)
+    monkeypatch.setattr(waiting, "_JOINED_BYTES", 7)
 
 
 def inverting(specs: tuple[ColumnSpec, ...], items: list[OrderColumn]) -> np.ndarray:
