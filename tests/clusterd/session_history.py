@@ -169,7 +169,7 @@ class Sessions:
         try:
             self.connect()
             for _ in range(steps):
-                self._act()
+                self.act()
                 self.daemon.step(self.pace, self.pace.choice([0, 0, 1, 3, 10]))
                 self._pump(lazy=True)
             self._finish()
@@ -177,10 +177,30 @@ class Sessions:
             print(f"seed {self._seed}", *self.log, sep="\n")
             raise
         finally:
-            for link in self._links():
-                link.close()
+            self.close()
 
-    def _act(self) -> None:
+    def close(self) -> None:
+        """Leave, as all clients of a daemon that is gone do."""
+        for link in self._links():
+            link.close()
+        self.controller = None
+        self.readers.clear()
+        self.others.clear()
+
+    def go_on(self, daemon: Daemon) -> None:
+        """The same history with a daemon that was started anew over the same shards: to the end."""
+        self.note("go on")
+        self.daemon = daemon
+        try:
+            self.connect(whole=True)
+            self._finish()
+        except BaseException:
+            print(f"seed {self._seed}", *self.log, sep="\n")
+            raise
+        finally:
+            self.close()
+
+    def act(self) -> None:
         """Something; what is likely differs from history to history."""
         (action,) = self.rng.choices(list(self._actions), list(self._actions.values()))
         if self.controller is None and action not in (self.append, self.read_beside, self.settle):
