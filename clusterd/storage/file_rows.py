@@ -65,15 +65,18 @@ def validate_time_column(spec: ColumnSpec) -> None:
         )
 
 
-def columns_of(table: Any, specs: tuple[ColumnSpec, ...], file: Path, first_row: int) -> tuple[Column, ...]:
+def columns_of(
+    table: Any, specs: tuple[ColumnSpec, ...], file: Path, first_row: int, nulls: bool = False
+) -> tuple[Column, ...]:
     """The columns of a `pa.Table` that has these names. first_row: the number of its first row, for refusals.
+    nulls: whether there may be NULL in any column.
 
     Raises Refusal(`schema-mismatch`) if a value has no place in its column.
     """
-    return tuple(_column(table.column(spec.name), spec, file, first_row) for spec in specs)
+    return tuple(_column(table.column(spec.name), spec, file, first_row, nulls) for spec in specs)
 
 
-def _column(array: Any, spec: ColumnSpec, file: Path, first_row: int) -> Column:
+def _column(array: Any, spec: ColumnSpec, file: Path, first_row: int, nulls: bool) -> Column:
     try:
         column = column_from_arrow(array, spec)
     except Refusal:
@@ -82,7 +85,7 @@ def _column(array: Any, spec: ColumnSpec, file: Path, first_row: int) -> Column:
         if found is None:
             raise
         raise at_row(file, first_row + found[0], found[1]) from found[1]
-    if not spec.nullable and column.null_count:
+    if not (spec.nullable or nulls) and column.null_count:
         row = int(np.flatnonzero(~np.asarray(column.validity))[0])
         refusal = Refusal("schema-mismatch", f"column {spec.name!r} is not nullable, and NULL is there")
         raise at_row(file, first_row + row, refusal)

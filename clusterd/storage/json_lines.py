@@ -55,9 +55,11 @@ _DECODER: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, 
 class JsonLines:
     """A reader of lines that has these columns."""
 
-    def __init__(self, file: Path, columns: Sequence[Column]) -> None:
+    def __init__(self, file: Path, columns: Sequence[Column], kept: Sequence[str] = ()) -> None:
+        """kept: the columns that a row must have; if any, the others may be NULL, or wrong."""
         self._file = file
-        self.columns = tuple(columns)
+        self._kept = kept
+        self.columns = tuple(msgspec.structs.replace(c, nullable=c.nullable or bool(kept)) for c in columns)
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_row_type("Row", self.columns))
 
     @classmethod
@@ -75,6 +77,46 @@ class JsonLines:
         """The `pa.Schema` of the tables."""
         fields = [from_wire(column) for column in self.columns]
         return pa.schema([pa.field(s.name, arrow_type(s), nullable=s.nullable) for s in fields])
+
+    def table_and_errors(self, lines: bytes, first_row: int) -> tuple[Any, dict[int, str]]:
+        """As `table`, but of a row that is refused only the columns that are `kept` are there; the others are
+        NULL, and why is told, by the row's place among these.
+        """
+        try:
+            return self.table(lines, first_row), {}
+        except Refusal:
+            if not self._kept:
+                raise
+        needed = [
+            msgspec.structs.replace(column, nullable=True)
+            if column.name in self._kept
+            else Column(column.name, _T.JSONB, True)
+            for column in self.columns
+        ]
+        lenient = JsonLines(self._file, needed)
+        lenient._decoder = msgspec.json.Decoder(_row_type("Row", needed, forbid_unknown=False))
+        wide = pa.schema([pa.field(field.name, field.type) for field in self.schema])
+        given = list(filter(bytes.strip, lines.split(b"\n")))
+        errors: dict[int, str] = {}
+        tables = []
+        spans = [(0, len(given))]
+        while spans:  # by halves, in order: nearly all rows are right
+            lo, hi = spans.pop()
+            text = b"\n".join(given[lo:hi])
+            try:
+                tables.append(self.table(text, first_row + lo))
+            except Refusal as refusal:
+                if hi - lo > 1:
+                    middle = (lo + hi) // 2
+                    spans += [(middle, hi), (lo, middle)]
+                    continue
+                table = lenient.table(text, first_row + lo)  # without its key nobody knows what it is about
+                errors[lo] = f"invalid-data: {refusal.message}"
+                for place, field in enumerate(wide):
+                    if field.name not in self._kept:
+                        table = table.set_column(place, field, pa.nulls(1, field.type))
+                tables.append(table)
+        return pa.concat_tables([table.cast(wide) for table in tables]), errors
 
     def table(self, lines: bytes, first_row: int) -> Any:
         """The rows of these lines as a `pa.Table`. first_row: the number of the first, for refusals.
@@ -128,7 +170,7 @@ def _name(at: int) -> str:
     return f"c{at}"
 
 
-def _row_type(name: str, columns: Sequence[Column]) -> Any:
+def _row_type(name: str, columns: Sequence[Column], *, forbid_unknown: bool = True) -> Any:
     fields: list[Any] = []
     for at, column in enumerate(columns):
         decoded = _decoded(column)
@@ -139,7 +181,7 @@ def _row_type(name: str, columns: Sequence[Column]) -> Any:
         else:
             fields.append((_name(at), decoded))
     return msgspec.defstruct(
-        name, fields, kw_only=True, forbid_unknown_fields=True, gc=False,
+        name, fields, kw_only=True, forbid_unknown_fields=forbid_unknown, gc=False,
         rename={_name(at): column.name for at, column in enumerate(columns)},
     )  # fmt: skip
 

@@ -1,9 +1,11 @@
 """Keyed: the current row of every key of a shard, and what rows of a key-value feed change of it.
 
 In such a feed a row replaces the one of the same key before it, and one whose other columns are all NULL
-deletes it. A shard holds changes, so each row becomes the retraction of what its key had and the insertion of
-what it has; what stays the same changes nothing. The state is read back from the shard, so it cannot differ
-from it, and rows may be given twice.
+deletes it. What is wrong with a row is an error in data in its place, which goes as a row would; a key of
+NULL is wrong. A shard holds changes, so each row becomes the retraction of what its key had and the insertion
+of what it has; what stays the same changes nothing. The state is read back from the shard, so it cannot
+differ from it, and rows may be given twice. Which errors are whose stands with the positions of files
+(load.py).
 
 Rows lie in levels, each sorted by the hash of the key and larger than all after it, so finding m keys among n
 costs O(m log n), and a row moves O(log n) times. A hash says which rows may be meant; the keys decide.
@@ -13,22 +15,30 @@ Does not: append; keep what was deleted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from clusterd.convert import column_from_scalars, scalars_from_column
 from clusterd.storage.shard import Shard
 from controller_proto.errors import Refusal
 from shm_arrangements.columns import Bools, Column, Ints
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.rows import RowImage, RowSpec, Words, encode
-from shm_arrangements.types import ColumnSpec
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 
 __all__ = ["KeyedState"]
 
 _BLOCK_ROWS = 65_536
+
+
+def _is_null(column: Column) -> Bools:
+    validity = column.validity
+    return np.zeros(len(column), np.bool_) if validity is None else ~validity
 
 
 class _Level:
@@ -56,15 +66,30 @@ class KeyedState:
     """The current rows of `specs`; key: positions of the columns that tell rows apart."""
 
     def __init__(self, specs: tuple[ColumnSpec, ...], key: Sequence[int]) -> None:
-        self._specs = specs
+        nullable = (ColumnSpec(s.name, s.type, True, s.scale) for s in specs)
+        self._specs = (*nullable, ColumnSpec("error", ColumnType.TEXT, True))  # what is wrong with a row
         self._key = tuple(key)
-        self._others = tuple(at for at in range(len(specs)) if at not in self._key)
+        self._others = tuple(at for at in range(len(self._specs)) if at not in self._key)
+        self._required = [at for at, s in enumerate(specs) if not s.nullable and at not in self._key]
         self._levels: list[_Level] = []
+        self._failed: Counter[tuple[Any, ...]] = Counter()
 
-    def read(self, shard: Shard, upper: Frontier) -> None:
-        """Begin with what `shard` holds before `upper`. Raises Refusal(`invalid-data`) if a key has several
-        rows.
+    @property
+    def failed(self) -> list[tuple[Any, ...]]:
+        """The errors there are: key values as scalars, and the text."""
+        return sorted(self._failed, key=repr)
+
+    def read(self, shard: Shard, upper: Frontier, failed: Sequence[Sequence[Any]] = ()) -> None:
+        """Begin with what `shard` holds before `upper`, and the errors that are `failed`.
+
+        Raises Refusal(`invalid-data`) if a key has several rows.
         """
+        if failed:
+            self._failed.update(map(tuple, failed))
+            columns = [Column.nulls(spec.type, len(failed)) for spec in self._specs]
+            for at, values in zip((*self._key, -1), zip(*failed, strict=True), strict=True):
+                columns[at] = column_from_scalars(self._specs[at], values)
+            self._add(self._image(columns, self._key).hash(), tuple(columns))
         blocks = list(shard.read(0, upper, block_rows=_BLOCK_ROWS))
         if not blocks:
             return
@@ -80,16 +105,19 @@ class KeyedState:
                 "a shard that is loaded with --upsert has one row a key; name the columns that tell rows "
                 "apart, or load into another shard",
             )
-        self._add(image.hash(), found.columns)
+        self._add(image.hash(), (*found.columns, Column.nulls(ColumnType.TEXT, len(found))))
 
     def __len__(self) -> int:
         return sum(int(level.alive.sum()) for level in self._levels)
 
-    def replace(self, columns: tuple[Column, ...], times: Words) -> Updates:
-        """Take rows in their order; returns what they change, at their times (n,).
+    def replace(
+        self, columns: tuple[Column, ...], times: Words, errors: Mapping[int, str] = MappingProxyType({})
+    ) -> tuple[Updates, Updates]:
+        """Take rows in their order; returns what they change, at their times (n,): rows, and errors.
 
-        Rows of one time and key: the last counts.
+        Rows of one time and key: the last counts. errors: what is wrong with rows, by their place.
         """
+        columns = (*columns, self._errors(columns, errors))
         mine = self._image(columns, self._key).hash()
         wanted = np.unique(mine)
         found = [level.find(wanted) for level in self._levels]
@@ -133,7 +161,41 @@ class KeyedState:
         at = np.concatenate([moments[order[retracted]], moments[order[inserted]]])
         diffs = np.ones(len(sources), np.int64)
         diffs[: int(retracted.sum())] = -1
-        return Updates(tuple(column.take(sources) for column in rows), at, diffs)
+        return self._halves(Updates(tuple(column.take(sources) for column in rows), at, diffs))
+
+    def _errors(self, columns: tuple[Column, ...], errors: Mapping[int, str]) -> Column:
+        """(n,) what is wrong with the rows; NULL if nothing is."""
+        n = len(columns[0])
+        keyless = np.zeros(n, np.bool_)
+        for at in self._key:
+            keyless |= _is_null(columns[at])
+        texts = dict(errors)
+        names = ", ".join(self._specs[at].name for at in self._key)
+        empty = np.ones(n, np.bool_)
+        for at in self._others[:-1]:
+            empty &= _is_null(columns[at])
+        wrong = {f"a row has no key ({names})": keyless}
+        for at in self._required:
+            wrong[f"column {self._specs[at].name!r} is not nullable, and NULL is there"] = _is_null(
+                columns[at]
+            )
+        for problem, rows in wrong.items():
+            for row in np.flatnonzero(rows & ~empty).tolist():
+                texts.setdefault(row, f"invalid-data: {problem}")
+        if not texts:
+            return Column.nulls(ColumnType.TEXT, n)
+        return Column.from_pylist(ColumnType.TEXT, [texts.get(at) for at in range(n)])
+
+    def _halves(self, changes: Updates) -> tuple[Updates, Updates]:
+        wrong = ~_is_null(changes.columns[-1])
+        rows = changes if not wrong.any() else changes.filter(~wrong)
+        failed = changes.filter(wrong)
+        keys = [scalars_from_column(self._specs[at], failed.columns[at]) for at in (*self._key, -1)]
+        for *key, diff in zip(*keys, failed.diffs.tolist(), strict=True):
+            self._failed[tuple(key)] += diff
+        self._failed = +self._failed
+        errors = Updates(failed.columns[-1:], failed.times, failed.diffs)
+        return Updates(rows.columns[:-1], rows.times, rows.diffs), errors
 
     def _image(self, columns: Sequence[Column], positions: Sequence[int] | range) -> RowImage:
         chosen = [columns[at] for at in positions]
@@ -144,10 +206,9 @@ class KeyedState:
         """(n,) whether all columns beside the key are NULL; rows that stood before are never that."""
         gone: Any = np.ones(len(columns[0]), np.bool_)
         for at in self._others:
-            validity = columns[at].validity
-            gone &= False if validity is None else ~validity
+            gone &= _is_null(columns[at])
         gone[:before] = False
-        return gone if self._others else np.zeros(len(gone), np.bool_)
+        return gone if len(self._others) > 1 else np.zeros(len(gone), np.bool_)
 
     def _kill(self, found: list[Ints]) -> None:
         for level, rows in zip(self._levels, found, strict=True):

@@ -15,8 +15,11 @@ Does not: wait for files to grow (follow.py), check values (file_rows.py), print
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import base64
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -38,7 +41,7 @@ from clusterd.storage.tables import Opening, Source, open_source
 from controller_proto.errors import Refusal
 from controller_proto.schema import Column as WireColumn
 from controller_proto.schema import ColumnType as WireType
-from controller_proto.schema import Schema
+from controller_proto.schema import Schema, freeze
 from shm_arrangements.columns import Column
 from shm_arrangements.frontier import MAX_TIME, Frontier
 from shm_arrangements.rows import Words
@@ -48,6 +51,7 @@ from shm_arrangements.updates import Updates
 __all__ = ["Loaded", "Loader", "Target"]
 
 _BLOCK_ROWS = 65_536
+_FAILED = "errors by key"  # no name of a file, which are absolute
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -85,6 +89,7 @@ class _Batch(msgspec.Struct, frozen=True):
     times: Words | None
     next: int
     done: float
+    errors: Mapping[int, str]
 
 
 class _Raced(Exception):
@@ -151,7 +156,10 @@ class Loader:
     def known(self) -> Mapping[str, str]:
         """The positions in the shard, by the names of their files."""
         name = self._target.shard
-        return self._store.shard(name).positions if self._store.has_shard(name) else {}
+        if not self._store.has_shard(name):
+            return {}
+        found = self._store.shard(name).positions
+        return {file: position for file, position in found.items() if file != _FAILED}
 
     def _steps(self, file: Path) -> Iterator[Loaded]:
         """Take what there is, a step an append, at least one. Raises _Raced."""
@@ -163,9 +171,10 @@ class Loader:
         found = find_position(known, file, renamed=target.file_column is None)
         positions: dict[str, str | None] = {}
         gone: Updates | None = None
-        start = Opening(whole=not self._follows)
+        kept = target.key if target.time_column is None else (*target.key, target.time_column)
+        start = Opening(whole=not self._follows, kept=kept if target.key else ())
         if found is not None:
-            start = Opening(found[1].offset, found[1].rows, not self._follows)
+            start = msgspec.structs.replace(start, start=found[1].offset, rows=found[1].rows)
             positions = {} if found[0] == name else {found[0]: None}
         elif shard is not None and name in known:
             gone = self._retraction(shard, upper, name)
@@ -190,12 +199,16 @@ class Loader:
                 count = len(batch.columns[0])
                 updates = self._dated(batch, upper)
                 least, most = int(updates.times.min()), int(updates.times.max())
-                updates = self._changes(updates, specs, upper)
+                updates, errors = self._changes(updates, batch.errors, specs, upper)
                 if gone is not None:
                     updates, gone = Updates.concat([gone, updates]), None
                 position = position_after(file, batch.next, rows + count, grows=source.grows)
-                set_to = {name: msgspec.json.encode(position).decode()}
-                upper = self._append(schema, updates, upper, Frontier.join(upper, _after(most)), set_to)
+                set_to: dict[str, str | None] = {name: msgspec.json.encode(position).decode()}
+                if self._keyed is not None and errors is not None and len(errors):
+                    set_to[_FAILED] = _encoded(self._keyed.failed)
+                upper = self._append(
+                    schema, updates, upper, Frontier.join(upper, _after(most)), set_to, errors
+                )
                 yield Loaded(count, rows, least, most, upper.to_wire())
                 rows += count
                 self._progress(rows, batch.done)
@@ -242,12 +255,12 @@ class Loader:
             count = len(piece.table)
             if not count:
                 continue
-            columns = columns_of(piece.table, own, file, rows + 1)
+            columns = columns_of(piece.table, own, file, rows + 1, nulls=bool(target.key))
             times = None if at is None else times_of(columns[at], own[at].name, file, rows + 1)
             if target.file_column is not None:
                 columns = (*columns, Column.constant(ColumnType.TEXT, file.name, count))
             rows += count
-            held.append(_Batch(columns, times, piece.next, piece.done))
+            held.append(_Batch(columns, times, piece.next, piece.done, piece.errors))
             if at is None or self._follows:
                 yield held.pop()
             else:
@@ -257,7 +270,13 @@ class Loader:
                 Column.concat(spec.type, [batch.columns[i] for batch in held]) for i, spec in enumerate(specs)
             )
             all_times = np.concatenate([batch.times for batch in held if batch.times is not None])
-            yield _Batch(columns, all_times, held[-1].next, 1.0)
+            before = itertools.accumulate((len(batch.columns[0]) for batch in held), initial=0)
+            errors = {
+                start + at: text
+                for start, batch in zip(before, held, strict=False)
+                for at, text in batch.errors.items()
+            }
+            yield _Batch(columns, all_times, held[-1].next, 1.0, errors)
 
     def _dated(self, batch: _Batch, upper: Frontier) -> Updates:
         """The rows once each, at their times. Raises Refusal(`upper-mismatch`) if those are sealed."""
@@ -274,16 +293,19 @@ class Loader:
                 raise _sealed(self._target.shard, upper, int(times.min()))
         return Updates(batch.columns, times, np.ones(count, np.int64))
 
-    def _changes(self, updates: Updates, specs: tuple[ColumnSpec, ...], upper: Frontier) -> Updates:
-        """What the rows change: of a key-value feed, what they replace too."""
+    def _changes(
+        self, updates: Updates, wrong: Mapping[int, str], specs: tuple[ColumnSpec, ...], upper: Frontier
+    ) -> tuple[Updates, Updates | None]:
+        """What the rows change: of a key-value feed what they replace too, and errors."""
         if not self._target.key:
-            return updates
+            return updates, None
         if self._keyed is None or self._keyed_upper != upper:
             key = [position_of(specs, name, "") for name in self._target.key]
             self._keyed = KeyedState(specs, key)
             if self._store.has_shard(self._target.shard):
-                self._keyed.read(self._store.shard(self._target.shard), upper)
-        return self._keyed.replace(updates.columns, updates.times)
+                shard = self._store.shard(self._target.shard)
+                self._keyed.read(shard, upper, _decoded(shard.positions.get(_FAILED)))
+        return self._keyed.replace(updates.columns, updates.times, wrong)
 
     def _retraction(self, shard: Shard, upper: Frontier, name: str) -> Updates:
         """What takes back, at `upper`, the rows that came from the file of that name."""
@@ -304,12 +326,13 @@ class Loader:
         expected: Frontier,
         new: Frontier,
         positions: Mapping[str, str | None],
+        errors: Updates | None = None,
     ) -> Frontier:
         """Append, to a shard that is made if it is not there; returns `new`."""
         name = self._target.shard
 
         def append(shard: Shard) -> None:
-            shard.append(updates, expected, new, positions=positions)
+            shard.append(updates, expected, new, errors=errors, positions=positions)
 
         try:
             self._store.create_shard(name, schema, fill=append)
@@ -324,6 +347,14 @@ class Loader:
 
 def _none(shard: Shard) -> Updates:
     return Updates.empty([spec.type for spec in shard.specs])
+
+
+def _encoded(failed: Sequence[tuple[Any, ...]]) -> str:
+    return base64.b64encode(msgspec.msgpack.encode(failed)).decode()
+
+
+def _decoded(text: str | None) -> Sequence[tuple[Any, ...]]:
+    return [] if text is None else list(map(freeze, msgspec.msgpack.decode(base64.b64decode(text))))
 
 
 def _after(time: int) -> Frontier:

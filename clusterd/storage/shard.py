@@ -75,10 +75,11 @@ class Shard:
         expected_upper: Frontier,
         new_upper: Frontier,
         *,
+        errors: Updates | None = None,
         positions: Mapping[str, str | None] = MappingProxyType({}),
     ) -> None:
-        """Add `updates`, with times in [expected_upper, new_upper), and seal up to `new_upper`: all or
-        nothing.
+        """Add `updates`, and `errors` in data (one column of text), with times in
+        [expected_upper, new_upper), and seal up to `new_upper`: all or nothing.
 
         No updates just seal; an empty `new_upper` ends the shard. `positions` are remembered with it, by
         name; None forgets one. When this returns the append is on the disk. Raises Refusal: `upper-mismatch`
@@ -86,23 +87,30 @@ class Shard:
         `schema-mismatch` naming the column.
         """
         self._check_columns(updates)
-        self._check_times(updates, expected_upper, new_upper)
+        halves = [(parts.ROWS, self.specs, updates)]
+        if errors is not None:
+            halves.append((parts.ERRORS, parts.ERROR_SPECS, errors))
+        for _, _, half in halves:
+            self._check_times(half, expected_upper, new_upper)
         found = self.upper
         if found != expected_upper:  # before the work; the catalog's row has the last word
             raise self._mismatch(expected_upper, found)
-        if not len(updates):
-            self._commit(expected_upper, new_upper, (), positions)
-            return
-        part = parts.write_part(self._parts, self.specs, parts.sort_by_time(updates))
+        written: list[parts.WrittenPart] = []
         try:
-            failpoints.hit("shard.part-written")
-            self._commit(expected_upper, new_upper, (part.info,), positions)
+            for kind, specs, half in halves:
+                if len(half):
+                    written.append(parts.write_part(self._parts, specs, parts.sort_by_time(half), kind))
+                    failpoints.hit("shard.part-written")
+            self._commit(expected_upper, new_upper, [part.info for part in written], positions)
         except Refusal:
-            part.discard()
+            for part in written:
+                part.discard()
             raise
         finally:
-            part.release()  # of any other failure nobody knows whether it was committed: a sweep can tell
-        failpoints.hit("shard.catalog-committed")
+            for part in written:
+                part.release()  # of any other failure nobody knows if it was committed: a sweep can tell
+        if written:
+            failpoints.hit("shard.catalog-committed")
 
     def _commit(
         self,

@@ -15,10 +15,11 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -51,11 +52,14 @@ _BY_READER = frozenset(ColumnType) - {
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """Some rows as a `pa.Table`, and where the next piece begins. done: the share of the file before that."""
+    """Some rows as a `pa.Table`, and where the next piece begins. done: the share of the file before that.
+    errors: what is wrong with rows, by their place; of those only the columns that are kept are there.
+    """
 
     table: Any
     next: int
     done: float
+    errors: Mapping[int, str] = MappingProxyType({})
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -73,12 +77,14 @@ class Source(msgspec.Struct, frozen=True):
 
 class Opening(msgspec.Struct, frozen=True):
     """Where in a file to begin: `next` of a piece, and the rows before it. whole: its last line is complete
-    whether or not an end of line follows.
+    whether or not an end of line follows. kept: the columns that every row of JSON must have, while the
+    others may be wrong; none if no value may be.
     """
 
     start: int = 0
     rows: int = 0
     whole: bool = True
+    kept: tuple[str, ...] = ()
 
 
 _FROM_THE_START = Opening()
@@ -210,13 +216,14 @@ def _json_lines(file: Path, asked: Schema | None, opening: Opening) -> Iterator[
         yield Source(None, iter(()), True)
         return
     reader = JsonLines.like(file, first[0]) if asked is None else JsonLines(file, asked.columns)
+    reader = JsonLines(file, reader.columns, opening.kept)
 
     def pieces() -> Iterator[Piece]:
         rows = opening.rows
         for text, following, done in _and_then(first, texts):
-            table = reader.table(text, rows + 1)
+            table, errors = reader.table_and_errors(text, rows + 1)
             rows += len(table)
-            yield Piece(table, following, done)
+            yield Piece(table, following, done, errors)
 
     with closing(texts):
         yield Source(reader.schema, pieces(), True, Schema(reader.columns))

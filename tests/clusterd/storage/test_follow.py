@@ -26,6 +26,7 @@ from clusterd.storage.follow import Follower
 from clusterd.storage.keyed import KeyedState
 from clusterd.storage.load import Loaded, Loader, Target
 from clusterd.storage.store import Store
+from controller_proto.errors import Refusal
 from controller_proto.literals import parse_type
 from controller_proto.schema import Schema, type_name
 from shm_arrangements import failpoints
@@ -435,6 +436,48 @@ def test_a_shard_with_several_rows_of_a_key_is_no_key_value_feed(tmp_path: Path)
     assert "error: schema-mismatch: file column 'f' in a key-value feed" in both.output
 
 
+def errors_of(store: Store, shard: str = "s") -> Counter[Any]:
+    """The errors in data at the end."""
+    handle = store.shard(shard)
+    found: Counter[Any] = Counter()
+    for block in handle.read_errors(0, handle.upper, block_rows=1 << 16):
+        for (text,), _, diff in block.to_rows():
+            found[text] += diff
+    assert min(found.values(), default=0) >= 0
+    return +found
+
+
+def test_bug75_null_keys_and_values_that_do_not_decode_are_errors_until_they_are_superseded(
+    tmp_path: Path, store: Store, following: Any
+) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_text("")
+    target = Target("s", asked=columns("k bigint, v text"), key=("k",))
+    one = following(store, file, target)
+
+    def give(*lines: str) -> None:
+        append_to(file, "".join(f"{line}\n" for line in lines))
+        one.look()
+
+    give('{"k":5,"v":"a"}', '{"k":7,"v":"q"}')
+    assert sorted(state_of(store)) == [(5, "a"), (7, "q")]
+    give('{"k":5,"v":null}', '{"k":5,"v":null}', '{"k":6,"v":null}', '{"k":null,"v":"z"}')
+    assert sorted(state_of(store)) == [(7, "q")]
+    assert list(errors_of(store)) == ["invalid-data: a row has no key (k)"]
+    give('{"k":5,"v":"b"}')
+    give('{"k":5,"v":["no text"]}', '{"k":7,"v":"q"}')
+    assert sorted(state_of(store)) == [(7, "q")]
+    wrong = f"invalid-data: {file}, row 8: column 'v': expected `str | null`, got `array`"
+    assert sorted(errors_of(store)) == sorted(["invalid-data: a row has no key (k)", wrong])
+    one = following(store, file, target)  # the errors are read back too
+    give('{"k":5,"v":"c"}', '{"k":null,"v":null}')
+    assert sorted(state_of(store)) == [(5, "c"), (7, "q")]
+    assert errors_of(store) == Counter()
+    append_to(file, '{"v":"no key at all"\n')
+    with pytest.raises(Refusal, match=r"format-mismatch: .*in\.jsonl, row 12: no JSON object"):
+        one.look()
+
+
 def test_random_feeds_of_keys_equal_a_dictionary_at_every_time(store: Store) -> None:
     seed = 29
     print("seed", seed)
@@ -445,6 +488,8 @@ def test_random_feeds_of_keys_equal_a_dictionary_at_every_time(store: Store) -> 
     upper = 0
     model: dict[Any, Any] = {}
     changes: Counter[Any] = Counter()
+    failed: Counter[int] = Counter()
+    keyless = False
     for _ in range(60):
         n = rng.choice([1, 2, 30, 200])
         rows = [
@@ -457,26 +502,34 @@ def test_random_feeds_of_keys_equal_a_dictionary_at_every_time(store: Store) -> 
         ]
         times = [upper + rng.randrange(3) for _ in range(n)]
         given = updates_from_rows(schema, rows, times)
-        found = state.replace(given.columns, given.times)
+        found, errors = state.replace(given.columns, given.times)
+        for _, time, diff in errors.to_rows():
+            failed[time] += diff
         for row, time, diff in found.to_rows():
             changes[row, time] += diff
         for time in range(upper, upper + 3):
             for value in [row for row, at, _ in given.to_rows() if at == time]:
+                is_tombstone = value[0] is None and value[2] is None
                 model.pop(value[1], None)
-                if value[0] is not None or value[2] is not None:
+                if value[1] is None:  # is an error, of a key like others
+                    keyless = not is_tombstone
+                elif not is_tombstone:
                     model[value[1]] = value
             standing = Counter()  # type: ignore[var-annotated]
             for (row, at), diff in changes.items():
                 if at <= time:
                     standing[row] += diff
             assert Counter({row: n for row, n in standing.items() if n}) == Counter(model.values())
-        assert len(state) == len(model)
-        shard.append(found, Frontier.at(upper), Frontier.at(upper + 3))
+            assert sum(diff for at, diff in failed.items() if at <= time) == keyless
+        assert len(state) == len(model) + keyless
+        assert len(state.failed) == keyless
+        shard.append(found, Frontier.at(upper), Frontier.at(upper + 3), errors=errors)
         upper += 3
         if rng.random() < 0.1:
-            state = KeyedState(shard.specs, (1,))
-            state.read(shard, shard.upper)
-            assert len(state) == len(model)
+            again = KeyedState(shard.specs, (1,))
+            again.read(shard, shard.upper, state.failed)
+            state = again
+            assert len(state) == len(model) + keyless
 
 
 @pytest.mark.slow
@@ -492,7 +545,7 @@ def test_the_state_of_many_keys_is_read_back_at_once(store: Store) -> None:
     state.read(shard, shard.upper)
     assert len(state) == n
     given = updates_from_rows(schema, [(7, 1), (n, 1), (8, None)], 1)
-    found = state.replace(given.columns, given.times).to_rows()
+    found = state.replace(given.columns, given.times)[0].to_rows()
     assert Counter(found) == Counter([((7, 0), 1, -1), ((7, 1), 1, 1), ((n, 1), 1, 1), ((8, 0), 1, -1)])
 
 
