@@ -18,7 +18,8 @@ import msgspec
 
 __all__ = [
     "ClientClosed", "ControllerFenced", "DataflowsReconciled", "Event", "FailpointRefused", "InstanceSwept",
-    "ProcessDied", "StaleSocketReplaced", "StartFailed", "StopTimedOut", "Stopped", "Stopping", "emit",
+    "ProcessDied", "ShardOutOfReach", "StaleSocketReplaced", "StartFailed", "StopTimedOut", "Stopped",
+    "Stopping", "emit",
 ]  # fmt: skip
 
 _LINE_BYTES = select.PIPE_BUF  # what a pipe that polls writable is sure to take whole
@@ -102,6 +103,16 @@ class ClientClosed(Event, frozen=True):
     session: int
     code: str
     message: str
+
+
+class ShardOutOfReach(Event, frozen=True):
+    """`shard` could not be read or written for `name`, a collection or "news": it is tried again until it
+    can, which is said once.
+    """
+
+    shard: str
+    name: str
+    problem: str
 
 
 class FailpointRefused(Event, frozen=True):

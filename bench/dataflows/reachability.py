@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ class _Arrays:
 
     def __init__(self, specs: tuple[ColumnSpec, ...]) -> None:
         self.specs = specs
-        self.upper = Frontier.minimum()
+        self.upper = self.since = Frontier.minimum()
         self._part = Updates.empty(tuple(spec.type for spec in specs))
 
     def append(self, columns: tuple[Ints, ...], diff: int) -> None:
@@ -85,6 +86,9 @@ class _Arrays:
         taken = tuple(Column(ColumnType.INT64, np.ascontiguousarray(values)) for values in columns)
         self._part = Updates(taken, np.full(n, at, np.uint64), np.full(n, diff, np.int64))
         self.upper = Frontier.at(at + 1)
+
+    def briefly(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def read(self, lower: int, upper: Frontier, *, block_rows: int) -> Iterator[Updates]:
         for start in range(0, len(self._part), block_rows):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Final
 
@@ -55,7 +56,7 @@ class Shard:
     def __init__(self, names: Sequence[str]) -> None:
         self.schema = Schema(tuple(WireColumn(name, WireType.INT64, False) for name in names))
         self.specs = column_specs(self.schema)
-        self.upper = Frontier.minimum()
+        self.upper = self.since = Frontier.minimum()
         self._part = Updates.empty([spec.type for spec in self.specs])
         self._lower = 0
 
@@ -70,6 +71,9 @@ class Shard:
     def advance(self) -> None:
         """Nothing happens at the time that is its upper."""
         self.append((tuple(np.zeros(0, np.int64) for _ in self.specs), np.zeros(0, np.int64)))
+
+    def briefly(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def read(self, lower: int, upper: Frontier, *, block_rows: int) -> Iterator[Updates]:
         if lower != self._lower:

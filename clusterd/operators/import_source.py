@@ -1,7 +1,11 @@
 """Import of a shard: its updates of a round, in blocks, as they were written.
 
 The frontier is what the shard was last seen to be sealed up to; whoever hears of news (storage/tail.py) calls
-`refresh`. A round reads up to that and no further, so it never waits.
+`refresh`. A round reads up to that and no further, so it never waits, but for a lock of others on the shard:
+then each try is a piece of work, so that nobody else does.
+
+A shard that was compacted beyond `as_of` before it was read tells nothing of the times up to its since: they
+hold an error that says so.
 
 Does not: poll, consolidate, keep anything between rounds.
 """
@@ -9,12 +13,17 @@ Does not: poll, consolidate, keep anything between rounds.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Protocol
 
+import numpy as np
+
 from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, OperatorStatistics, Round, types_of
+from controller_proto.errors import Refusal
+from shm_arrangements.columns import Column
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
-from shm_arrangements.types import ColumnSpec
+from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 
 __all__ = ["ImportSource", "ShardReader"]
@@ -29,6 +38,13 @@ class ShardReader(Protocol):
     @property
     def upper(self) -> Frontier:
         """As of now."""
+
+    @property
+    def since(self) -> Frontier:
+        """As of now."""
+
+    def briefly(self) -> AbstractContextManager[None]:
+        """Within, what waits for a lock of others is refused after a moment (`timeout`)."""
 
     def read(self, lower: int, upper: Frontier, *, block_rows: int) -> Iterator[Updates]:
         """Updates with lower <= time < upper, in any order."""
@@ -48,6 +64,8 @@ class ImportSource:
         self._round: Round | None = None
         self.frontier = shard.upper
         self.expected_rows = 0
+        self._told_from: Frontier | None = None
+        self._untold_text = ""
 
     @property
     def schema(self) -> Columns:
@@ -64,13 +82,52 @@ class ImportSource:
         self._round = round
 
     def blocks(self) -> Iterator[Delta]:
+        """Raises Refusal: `below-since` if what comes after the rounds before cannot be told apart any more;
+        OSError.
+        """
         round = self._round
         if round is None:
             raise InvariantViolation("a source is read within a round")
-        for updates in self._shard.read(round.lower, round.limit, block_rows=BLOCK_ROWS):
+        nothing = Delta.empty(types_of(self.schema))
+        while (found := self._open(round)) is None:
+            yield nothing
+        blocks, errors = found
+        for updates in blocks:
             yield Delta.of(round.cut(updates))
-        for errors in self._shard.read_errors(round.lower, round.limit, block_rows=BLOCK_ROWS):
-            yield Delta(Updates.empty(types_of(self.schema)), round.cut(errors))
+        for updates in errors:
+            yield Delta(nothing.oks, round.cut(updates))
+        for updates in self._untold(round):
+            yield Delta(nothing.oks, round.cut(updates))
+
+    def _open(self, round: Round) -> tuple[Iterator[Updates], Iterator[Updates]] | None:
+        """What the shard has of the round; None if it is locked."""
+        shard, lower, upper = self._shard, round.lower, round.limit
+        try:
+            with shard.briefly():
+                blocks = shard.read(lower, upper, block_rows=BLOCK_ROWS)
+                errors = shard.read_errors(lower, upper, block_rows=BLOCK_ROWS)
+                since = shard.since  # last: a part that was merged meanwhile has times rounded up to it
+        except Refusal as refusal:
+            if refusal.code != "timeout":
+                raise
+            return None
+        if round.is_first and not since.less_equal(round.as_of):
+            self._told_from = since
+        return blocks, errors
+
+    def _untold(self, round: Round) -> Iterator[Updates]:
+        """The error that stands from `as_of` to the shard's since, if that was raised before we read."""
+        end = self._told_from
+        if end is None:
+            return
+        text = f"below-since: a shard was compacted to {end} before it was read at {round.as_of}"
+        error = Column.from_pylist(ColumnType.TEXT, [self._untold_text or text])
+        if round.is_first:
+            self._untold_text = text
+            yield Updates((error,), np.array([round.as_of], np.uint64), np.ones(1, np.int64))
+        if not end.is_empty and not round.limit.less_equal(end.time):
+            self._told_from = None
+            yield Updates((error,), np.array([end.time], np.uint64), -np.ones(1, np.int64))
 
     def finish(self) -> None:
         self._round = None

@@ -12,10 +12,13 @@ Nothing is written without permission, which is given once; without it what is s
 same. An upper moves even if nothing has changed. Times between the shard's upper and `as_of`, of which the
 collection knows nothing, hold an error that says so.
 
-Work goes in pieces (`step`); an append ends with the commit of the catalog, which waits for the disk.
+Work goes in pieces (`step`); an append ends with the commit of the catalog, which waits for the disk. Where
+the shard cannot be read or written (no room, a lock of others) a step says so and has lost nothing: what it
+took is put back, and the next looks anew what is stored. So it is right as well if nobody knows whether a
+commit took place. What a failed append left, or a writer that was killed, is swept before the next one.
 
-Does not: wait for news (`moved` tells it), decide when to compute, hold the shard's since: what is compacted
-beyond what it has read cannot be told apart any more, and ends the replica.
+Does not: wait for news (`moved` tells it), decide when to compute or when to try again, hold the shard's
+since: what is compacted beyond what it has read cannot be told apart any more, and ends the replica.
 """
 
 from __future__ import annotations
@@ -47,13 +50,13 @@ class PiecewiseAppend(Protocol):
     def add_errors(self, updates: Updates) -> None: ...
 
     def commit(self, expected_upper: Frontier, new_upper: Frontier) -> None:
-        """Raises Refusal(`upper-mismatch`) if another writer was faster."""
+        """Raises Refusal: `upper-mismatch` if another writer was faster; OSError."""
 
     def abandon(self) -> None: ...
 
 
 class StoredCollection(Protocol):
-    """What a writer needs of a shard (storage/shard.py)."""
+    """What a writer needs of a shard (storage/shard.py). All raise Refusal, OSError."""
 
     @property
     def specs(self) -> Columns: ...
@@ -72,6 +75,9 @@ class StoredCollection(Protocol):
 
     def begin(self) -> PiecewiseAppend: ...
 
+    def sweep(self) -> object:
+        """Remove what failed appends left."""
+
 
 class ViewWriter:
     """One view's. name: for messages. as_of: of the dataflow that computes it."""
@@ -88,6 +94,7 @@ class ViewWriter:
         self._stored: Frontier | None = None  # how far what is there is known
         self._may_write = False
         self._look = True  # the shard may have moved since it was read
+        self._is_swept = False
         self._work: Generator[None, None, None] | None = None
         self._closed = False
 
@@ -111,12 +118,25 @@ class ViewWriter:
             return True
         return not self._closed and self._wanted != Frontier.minimum() and (self._look or self._can_write)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether the last step began what is not over."""
+        return self._work is not None
+
     def step(self) -> None:
-        """A piece of work: some milliseconds, or a commit."""
+        """A piece of work: some milliseconds, or a commit.
+
+        Raises Refusal, OSError: of the shard. A later step tries again.
+        """
         if self._work is None:
             self._work = self._round()
-        if next(self._work, self) is self:
+        try:
+            if next(self._work, self) is self:
+                self._work = None
+        except (Refusal, OSError):
             self._work = None
+            self._look = True
+            raise
 
     def statistics(self) -> OperatorStatistics:
         """What is kept: corrections, and what was offered and is not among them yet."""
@@ -142,15 +162,22 @@ class ViewWriter:
     def _round(self) -> Generator[None, None, None]:
         if self._look:
             self._look = False
-            yield from self._read_back()
+            try:
+                yield from self._read_back()
+            except (Refusal, OSError):
+                yield from self._absorb()  # it may last, and what is held takes less memory
+                raise
+        yield from self._absorb()
+        if self._can_write:
+            yield from self._write()
+
+    def _absorb(self) -> Iterator[None]:
         while self._offered:
             upper, deltas = self._offered.popleft()
             for delta in deltas:
                 yield from self._oks.want(delta.oks)
                 yield from self._errs.want(delta.errs)
             self._wanted = upper
-        if self._can_write:
-            yield from self._write()
 
     def _read_back(self) -> Iterator[None]:
         """Take off what others wrote since the shard was read; at first, all that is there."""
@@ -165,20 +192,48 @@ class ViewWriter:
         floor = found if found.is_empty else Frontier.at(max(found.time, self._as_of))
         lower = 0 if before is None else before.time
         halves = (self._oks, self._shard.read), (self._errs, self._shard.read_errors)
-        for corrections, read in halves:
+        opened: list[tuple[Corrections, Iterator[Updates]]] = []
+        if not floor.is_empty:  # a shard that has ended is as it is
+            opened = [
+                (corrections, read(lower, found, block_rows=BLOCK_ROWS)) for corrections, read in halves
+            ]
+        for corrections in (self._oks, self._errs):
             yield from corrections.raise_floor(floor)
-            if not floor.is_empty:  # a shard that has ended is as it is
-                for updates in read(lower, found, block_rows=BLOCK_ROWS):
+        try:
+            for corrections, blocks in opened:
+                for updates in blocks:
                     yield
                     yield from corrections.stored(updates)
+        except OSError as error:  # half is taken off: opened files of a directory do not fail
+            raise InvariantViolation("a shard could not be read to its end", view=self.name) from error
         self._stored = found
 
     def _write(self) -> Iterator[None]:
         """Append the difference up to what is wanted, or learn that the shard has moved."""
         lower, upper = self._stored, self._wanted
         assert lower is not None
+        if not self._is_swept:
+            self._shard.sweep()
+            self._is_swept = True
         oks = yield from self._oks.take(upper)
         errs = yield from self._errs.take(upper)
+        problem = yield from self._append(lower, upper, oks, errs)
+        if problem is None:
+            self._stored = upper
+            for corrections in (self._oks, self._errs):
+                yield from corrections.raise_floor(upper)
+            return
+        self._look = True
+        yield from self._oks.put_back(oks)
+        yield from self._errs.put_back(errs)
+        if not isinstance(problem, Refusal) or problem.code != "upper-mismatch":
+            self._is_swept = False
+            raise problem
+
+    def _append(
+        self, lower: Frontier, upper: Frontier, oks: Sequence[Updates], errs: Sequence[Updates]
+    ) -> Generator[None, None, Refusal | OSError | None]:
+        """Why it did not take place, or perhaps did not; None if it did."""
         append = self._shard.begin()
         try:
             for updates in oks:
@@ -190,18 +245,11 @@ class ViewWriter:
             if lower.time < self._as_of:
                 append.add_errors(self._gap(lower.time))
             append.commit(lower, upper)
-        except Refusal as refusal:
-            if refusal.code != "upper-mismatch":
-                raise
-            self._look = True
-            yield from self._oks.put_back(oks)
-            yield from self._errs.put_back(errs)
-            return
+        except (Refusal, OSError) as problem:
+            return problem
         finally:
             append.abandon()
-        self._stored = upper
-        for corrections in (self._oks, self._errs):
-            yield from corrections.raise_floor(upper)
+        return None
 
     def _gap(self, start: int) -> Updates:
         """The error that stands from `start` up to `as_of`."""

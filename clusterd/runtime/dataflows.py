@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from clusterd.dataflow.graph import Progress
 from clusterd.dataflow.operator import Columns, Round, Source
 from clusterd.dataflow.scheduler import Scheduler
+from clusterd.events import ShardOutOfReach, emit
 from clusterd.operators.export_copy_to import ExportCopyTo
 from clusterd.operators.export_subscribe import ExportSubscribe
 from clusterd.operators.import_index import ImportIndex
@@ -25,16 +26,18 @@ from clusterd.operators.import_source import ImportSource
 from clusterd.operators.view_writer import ViewWriter
 from clusterd.render.build import ImportedIndex, build_graph
 from clusterd.runtime.copies import tell_copied
-from clusterd.runtime.effects import Build, Failed, RoundDone, ShardMoved, StartRound, Tell
+from clusterd.runtime.effects import Build, Failed, PageSeen, RoundDone, ShardMoved, StartRound, Tell
 from clusterd.runtime.owned import OwnedIndexes
 from clusterd.runtime.peeks import Key
 from clusterd.runtime.published import PublishedIndexes
+from clusterd.runtime.retries import Retries
 from clusterd.runtime.subscriptions import encode_told
 from clusterd.runtime.views import Views
 from clusterd.storage.copy_out import CopyOut
 from clusterd.storage.store import Store
 from clusterd.storage.tail import ShardTail
 from controller_proto.dataflow import Export, IndexImport, SourceImport
+from controller_proto.errors import Refusal
 from shm_arrangements.batch import Batch
 from shm_arrangements.contracts import TraceReader
 from shm_arrangements.errors import InvariantViolation, RegistryFull, ShmExhausted
@@ -97,6 +100,7 @@ class Dataflows:
         self.views = Views(store, clock)
         self._tail: ShardTail | None = None
         self._clock = clock
+        self._retries: Retries[str] = Retries()  # of looks at shards
         # A query that finds no room ends alone; a maintained dataflow cannot be given up (exit code).
         contained = () if published is None else RESOURCES
         self._scheduler = Scheduler(chunk_s=chunk_s, contained=contained)
@@ -135,9 +139,17 @@ class Dataflows:
         if start.lower == 0:
             # A hydration takes long enough for somebody to ask how far it is.
             for name, source in running.sources:
-                assert self._store is not None
-                source.expected_rows = self._store.shard(name).statistics().updates
+                source.expected_rows = self._expected_rows(name)
         self._scheduler.begin(start.number, Round(start.lower, start.upper, header.as_of, header.until))
+
+    def _expected_rows(self, name: str) -> int:
+        assert self._store is not None
+        shard = self._store.shard(name)
+        try:
+            with shard.briefly():
+                return shard.statistics().updates
+        except (Refusal, OSError):  # nobody asks for more than an estimate
+            return 0
 
     def close(self, number: int) -> None:
         """Drop the graph, in the middle of a round if need be. Its indexes stay."""
@@ -206,8 +218,10 @@ class Dataflows:
         """Made with the first watch: its descriptor is readable when a watched shard may have moved."""
         return self._tail
 
-    def watch(self, name: str) -> ShardMoved:
-        """Follow a shard: first the watch, then the look, so that nothing is missed between."""
+    def watch(self, name: str) -> ShardMoved | None:
+        """Follow a shard: first the watch, then the look, so that nothing is missed between. None if it is
+        out of reach: `look_again` tells it when it is not.
+        """
         if self._store is None:
             raise InvariantViolation("a shard is read without a data directory", shard=name)
         if self._tail is None:
@@ -216,16 +230,40 @@ class Dataflows:
         return self._look(name)
 
     def unwatch(self, name: str) -> None:
+        self._retries.over(name)
         if self._tail is not None:
             self._tail.unwatch(name)
 
     def drain_tail(self) -> list[ShardMoved]:
         """What the watched shards that may have moved are sealed up to now."""
-        return [] if self._tail is None else [self._look(name) for name in sorted(self._tail.drain())]
+        return [] if self._tail is None else self._look_at(self._tail.drain())
 
-    def _look(self, name: str) -> ShardMoved:
+    def look_again(self) -> list[ShardMoved | PageSeen]:
+        """Of the shards that could not be looked at before and may be tried now."""
+        return [*self._look_at(self._retries.due(self._clock())), *self.views.look_again()]
+
+    @property
+    def retry_in_s(self) -> float | None:
+        """How long until something is to `look_again` at, or a view to write; None if nothing failed."""
+        next_s = self._retries.next_s()
+        found = [self.views.retry_in_s, None if next_s is None else next_s - self._clock()]
+        return min((each for each in found if each is not None), default=None)
+
+    def _look_at(self, names: Iterable[str]) -> list[ShardMoved]:
+        return [moved for name in sorted(names) if (moved := self._look(name)) is not None]
+
+    def _look(self, name: str) -> ShardMoved | None:
+        """None if it is out of reach: then it is put off."""
         assert self._store is not None
-        upper = self._store.shard(name).upper
+        try:
+            found = self._store.shard(name)
+            with found.briefly():
+                upper = found.upper
+        except (Refusal, OSError) as problem:
+            if self._retries.failed(name, self._clock()):
+                emit(ShardOutOfReach(shard=name, name="news", problem=str(problem)))
+            return None
+        self._retries.over(name)
         self.views.moved(name)
         for running in self._running.values():
             for shard, source in running.sources:

@@ -45,10 +45,11 @@ from clusterd.runtime.published import PublishedIndexes
 from clusterd.runtime.rehearsal import rehearse
 from clusterd.runtime.scans import Scan, Scans
 from clusterd.runtime.stash import Stash, Stashes
-from clusterd.runtime.views import StoredRows
+from clusterd.runtime.views import StoredRows, out_of_reach
 from clusterd.storage.copy_out import sweep_copies
 from clusterd.storage.store import Store
 from controller_proto.command import Peek
+from controller_proto.errors import Refusal
 from controller_proto.response import PeekError, PeekResponse
 from shm_arrangements import failpoints
 
@@ -195,9 +196,12 @@ class WorkerLoop:
         if self.has_work:
             return 0
         due = [due for due in (self._due, self._deadlines.next_s()) if due is not None]
-        if not due:
+        waits_s = [] if not due else [min(due) - time.monotonic()]
+        if (retry_in_s := self.dataflows.retry_in_s) is not None:
+            waits_s.append(retry_in_s)
+        if not waits_s:
             return None
-        return max(0, int((min(due) - time.monotonic()) * 1000) + 1)
+        return max(0, int(min(waits_s) * 1000) + 1)
 
     def _wait(self) -> None:
         mask = _IN | (_OUT if self._link.wants_write else 0)
@@ -239,6 +243,8 @@ class WorkerLoop:
                 self.feed(done)
         elif self.owned.can_merge and not self._scans.has_turn:
             self.owned.merge(_MERGE_FUEL)
+        for seen in self.dataflows.look_again():
+            self.feed(seen)
         self._reclaim()
         self._link.flush()  # the answers of this turn: what is left of them wakes the next one, and the news
         if self.core.has_news and not self._link.out_bytes:
@@ -324,7 +330,12 @@ class WorkerLoop:
         try:
             index = self._readable(pending)
         except RESOURCES as error:
-            return self._no_room(pending, error)
+            hint = "free shared memory, or read less at once"
+            return self._unreadable(pending, PeekError("limit", str(error), hint))
+        except Refusal as refusal:
+            return self._unreadable(pending, PeekError(refusal.code, refusal.message, refusal.hint))
+        except OSError as error:
+            return self._unreadable(pending, out_of_reach(pending.collection[0], error))
         if peek.keys is not None and len(peek.keys) <= _SCAN_PIECE_ROWS:
             scan = self._scan_of(peek, effect.time, index)
             try:
@@ -349,9 +360,8 @@ class WorkerLoop:
             stashing=self._stashing,
         )
 
-    def _no_room(self, pending: PendingPeek, error: Exception) -> fx.Event:
-        """A machine's limit costs this read, not the replica."""
-        problem = PeekError("limit", str(error), "free shared memory, or read less at once")
+    def _unreadable(self, pending: PendingPeek, problem: PeekError) -> fx.Event:
+        """A machine's limit, or a shard that is out of reach, costs this read, not the replica."""
         raw = self._encode(PeekResponse(pending.uuid, problem, served_by=self._role))
         return fx.Evaluated(pending.session, pending.uuid, raw)
 
@@ -379,7 +389,7 @@ class WorkerLoop:
         if self.published is not None:
             self.published.forget(effect.key)
 
-    def _watch(self, effect: fx.WatchShard) -> fx.Event:
+    def _watch(self, effect: fx.WatchShard) -> fx.Event | None:
         moved = self.dataflows.watch(effect.name)
         if self._tail_fd < 0 and self.dataflows.tail is not None:
             self._tail_fd = self.dataflows.tail.fileno()

@@ -4,6 +4,9 @@ Maintenance owns the writers (operators/view_writer.py); each gets pieces of wor
 a stored collection from its shard, as far as that is sealed, whoever wrote it: the updates up to the time are
 arranged in this process, for one read, in pieces, and then read as an index is.
 
+Where a shard is out of reach, for want of room or for a lock of others, its writer is put off and tries
+again, for as long as it takes; nothing else waits for it, and nothing is lost.
+
 Does not: decide who may write, watch shards (dataflows.py says when one has moved), keep what was read.
 """
 
@@ -16,10 +19,12 @@ import msgspec
 
 from clusterd.convert import arrangement_schema
 from clusterd.dataflow.operator import BLOCK_ROWS
+from clusterd.events import ShardOutOfReach, emit
 from clusterd.operators.view_writer import ViewWriter
 from clusterd.runtime.effects import PageSeen
 from clusterd.runtime.evaluate import Readable
 from clusterd.runtime.peeks import Key
+from clusterd.runtime.retries import Retries
 from clusterd.runtime.scans import Scan
 from clusterd.storage.shard import Shard
 from clusterd.storage.store import Store
@@ -35,7 +40,7 @@ from shm_arrangements.frontier import Frontier
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.writer import ERRS_SCHEMA
 
-__all__ = ["StoredRows", "Views"]
+__all__ = ["StoredRows", "Views", "out_of_reach"]
 
 
 class StoredRows:
@@ -54,12 +59,19 @@ class StoredRows:
             error = PeekError(refusal.code, refusal.message, refusal.hint)
         except MultiplicityOverflow:
             error = PeekError("multiplicity-overflow", f"a multiplicity of {self._name} leaves 64 bits")
+        except OSError as problem:
+            error = out_of_reach(self._name, problem)
         else:
             return (yield from evaluate(readable))
         return msgspec.msgpack.encode(PeekResponse(peek.uuid, error, time, served_by))
 
     def _load(self, time: int) -> Generator[None, None, Readable]:
-        since = self._shard.since
+        end = Frontier.empty() if time == MAX_TIME else Frontier.at(time + 1)
+        with self._shard.briefly():
+            found = [
+                read(0, end, block_rows=BLOCK_ROWS) for read in (self._shard.read, self._shard.read_errors)
+            ]
+            since = self._shard.since
         if not since.less_equal(time):
             raise Refusal(
                 "below-since",
@@ -67,19 +79,23 @@ class StoredRows:
                 "read at a later time",
             )
         halves: list[list[Batch]] = []
-        end = Frontier.empty() if time == MAX_TIME else Frontier.at(time + 1)
         description = Description(Frontier.minimum(), end, Frontier.minimum())
-        for read, schema in ((self._shard.read, self._schema), (self._shard.read_errors, ERRS_SCHEMA)):
+        for blocks, schema in zip(found, (self._schema, ERRS_SCHEMA), strict=True):
             batches: list[Batch] = []
-            for updates in read(0, end, block_rows=BLOCK_ROWS):
+            for updates in blocks:
                 batches.append((yield from building(updates, schema, description, HeapAllocator())))
                 yield
             halves.append(batches)
         return Readable.of(self._name, self._schema, *halves)
 
 
+def out_of_reach(name: str, problem: OSError) -> PeekError:
+    """The answer where a shard cannot be read, for a reason of the machine."""
+    return PeekError("limit", f"the shard of {name} could not be read: {problem}", "see that it can")
+
+
 class Views:
-    """By collection. clock: seconds, for turns alone."""
+    """By collection. clock: seconds that rise."""
 
     def __init__(self, store: Store | None, clock: Callable[[], float]) -> None:
         self._store = store
@@ -87,6 +103,8 @@ class Views:
         self._writers: dict[Key, tuple[str, ViewWriter]] = {}  # with their shards
         self._stored: dict[Key, Export] = {}
         self._turns: deque[Key] = deque()
+        self._retries: Retries[Key] = Retries()  # of writers, and of looks at pages
+        self._unseen: dict[Key, Export] = {}  # a look at them failed
 
     def create(self, key: Key, export: Export, as_of: int) -> ViewWriter:
         """A writer of the view, without permission to write. Its shard is made if it is not there."""
@@ -112,6 +130,8 @@ class Views:
     def close(self, key: Key) -> None:
         """Write no more. What is written stays. No effect if it is not there."""
         self._stored.pop(key, None)
+        self._retries.over(key)
+        self._unseen.pop(key, None)
         _, writer = self._writers.pop(key, ("", None))
         if writer is not None:
             self._turns.remove(key)
@@ -119,29 +139,67 @@ class Views:
 
     @property
     def has_work(self) -> bool:
-        return any(writer.has_work for _, writer in self._writers.values())
+        now = self._clock()
+        return any(w.has_work and self._retries.may(key, now) for key, (_, w) in self._writers.items())
+
+    @property
+    def retry_in_s(self) -> float | None:
+        """How long until what failed may be tried again; None if nothing did."""
+        next_s = self._retries.next_s()
+        return None if next_s is None else next_s - self._clock()
 
     def step(self, budget_s: float) -> None:
         """Pieces of work of the writers in turn, one at least if there is any."""
         end = self._clock() + budget_s
         idle = 0
         while idle < len(self._turns):
-            writer = self._writers[self._turns[0]][1]
+            key = self._turns[0]
+            writer = self._writers[key][1]
             self._turns.rotate(-1)
-            if not writer.has_work:
+            if not writer.has_work or not self._retries.may(key, self._clock()):
                 idle += 1
                 continue
             idle = 0
-            writer.step()
+            self._step(key)
             if self._clock() >= end:
                 return
 
+    def _step(self, key: Key) -> None:
+        name, writer = self._writers[key]
+        try:
+            with self._shard(name).briefly():
+                writer.step()
+        except (Refusal, OSError) as problem:
+            self._failed(key, name, problem)
+        else:
+            if not writer.is_busy:
+                self._retries.over(key)
+
     def look(self, key: Key, export: Export) -> PageSeen:
         """How far the shard of another process's view is sealed; it can be read from now on."""
-        if not self._open.has_shard(export.shard):
+        try:
+            if not self._open.has_shard(export.shard):
+                return PageSeen(key, "absent")
+            shard = self._shard(export.shard)
+            with shard.briefly():
+                upper = shard.upper
+        except (Refusal, OSError) as problem:
+            self._unseen[key] = export
+            self._failed(key, export.shard, problem)
             return PageSeen(key, "absent")
+        self._unseen.pop(key, None)
+        self._retries.over(key)
         self._stored[key] = export
-        return PageSeen(key, "open", upper=self._shard(export.shard).upper)
+        return PageSeen(key, "open", upper=upper)
+
+    def look_again(self) -> list[PageSeen]:
+        """The looks that failed and may be tried again."""
+        due = [key for key in self._retries.due(self._clock()) if key in self._unseen]
+        return [self.look(key, self._unseen[key]) for key in due]
+
+    def _failed(self, key: Key, shard: str, problem: Exception) -> None:
+        if self._retries.failed(key, self._clock()):
+            emit(ShardOutOfReach(shard=shard, name=key[0], problem=str(problem)))
 
     def __contains__(self, key: Key) -> bool:
         return key in self._stored

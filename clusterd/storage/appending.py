@@ -9,6 +9,7 @@ Does not: check times or columns against the shard (its writer made them for it)
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 from clusterd.storage import parts
@@ -47,22 +48,28 @@ class Appending:
     def commit(self, expected_upper: Frontier, new_upper: Frontier) -> None:
         """Seal up to `new_upper` with what was added, which lies in [expected_upper, new_upper).
 
-        Raises Refusal(`upper-mismatch`) if the shard's upper is another one; nothing is left then.
+        Raises Refusal: `upper-mismatch` if the shard's upper is another one, `timeout` if the catalog is
+        locked; nothing is left then. OSError: of writing the parts, when nothing is left either, or of the
+        catalog, when nobody knows whether it took place.
         """
         written: list[parts.WrittenPart] = []
+        is_whole = False
         try:
             while self._writers:
                 written.append(self._writers.popitem()[1].finish())
+            is_whole = True
             self._commit(expected_upper, new_upper, [part.info for part in written])
-        except Refusal:
-            for part in written:
-                part.discard()
+        except BaseException as error:
+            if not is_whole or isinstance(error, Refusal):
+                for part in written:
+                    part.discard()
             raise
         finally:
             for part in written:
                 part.release()  # of any other failure a sweep can tell what became of it
             self.abandon()
-        self._merge()
+        with contextlib.suppress(Refusal, OSError):  # the append took place: the next one merges
+            self._merge()
 
     def abandon(self) -> None:
         """Remove what was added. No effect after `commit`."""

@@ -22,7 +22,9 @@ from clusterd.storage.parts import PartInfo
 from controller_proto.schema import Schema
 from shm_arrangements.frontier import Frontier
 
-__all__ = ["Catalog", "ShardState", "frontier_of", "frontier_text", "time_text"]
+__all__ = ["LOCK_WAIT_S", "Catalog", "ShardState", "frontier_of", "frontier_text", "time_text"]
+
+LOCK_WAIT_S = 30.0  # a commit holds the lock for the few syncs of one transaction
 
 
 class ShardState(msgspec.Struct, frozen=True):
@@ -35,9 +37,12 @@ class ShardState(msgspec.Struct, frozen=True):
 class Catalog(Protocol):
     """What is known of one shard; as of now, each time.
 
-    Raises Refusal(`timeout`) if a lock is not to be had; OSError if the database is lost, and then an append
-    may have taken place or not.
+    Raises Refusal: `timeout` if a lock is not to be had, `format-mismatch` if the database is damaged;
+    OSError if it is lost, may not be written or has no room: an append may have taken place then or not.
     """
+
+    def wait_for_locks(self, wait_s: float) -> None:
+        """How long locks of others are waited for from now on; at first it is `LOCK_WAIT_S`."""
 
     def schema(self) -> Schema: ...
 

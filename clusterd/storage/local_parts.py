@@ -9,6 +9,7 @@ Does not: keep descriptors of what is read.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import secrets
@@ -94,10 +95,12 @@ class LocalSink:
         return file, size
 
     def abandon(self) -> None:
-        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a sweep has it when it may be removed again
+            self._path.unlink()
 
     def release(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # of a part that was abandoned for want of room
+            self._file.close()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -128,8 +131,8 @@ class _Syncing:
         self._file.flush()
 
     def close(self) -> None:
-        self._file.close()
         self.closed = True
+        self._file.close()
 
 
 def _create(path: Path) -> int:

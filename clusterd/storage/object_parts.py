@@ -96,9 +96,10 @@ class ObjectSink:
         return self._path.rsplit("/", 1)[1], size
 
     def abandon(self) -> None:
-        if not self._stream.closed:
-            self._stream.close()
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
+            if not self._stream.closed:
+                self._stream.close()
+        with contextlib.suppress(OSError):  # a sweep has it in time
             self._system.delete_file(self._path)
 
     def release(self) -> None:

@@ -66,7 +66,7 @@ class Sink(Protocol):
         """Put the whole on the disk, as `file` or a name like it; the name it has, and its bytes."""
 
     def abandon(self) -> None:
-        """Remove what there is of it, also after `finish`."""
+        """Remove what there is of it, also after `finish`. Never fails: a sweep has what is left."""
 
     def release(self) -> None:
         """Stop protecting it: the catalog lists it, or a sweep may have it."""
@@ -138,7 +138,11 @@ class PartWriter:
         self._schema = _part_schema(specs)
         self._kind = kind
         self._sink = parts.sink(kind)
-        self._writer: Any = pa.ipc.new_file(self._sink.stream(), self._schema)
+        try:
+            self._writer: Any = pa.ipc.new_file(self._sink.stream(), self._schema)
+        except BaseException:
+            self.abandon()
+            raise
         self._rows = 0
         self._least: int | None = None
         self._most = 0

@@ -91,6 +91,9 @@ class PostgresCatalog:
             cursor = self._place.connection().execute(query, (self._name, *values))
             return cursor.fetchall() if cursor.description else []
 
+    def wait_for_locks(self, wait_s: float) -> None:
+        """No effect: readers wait for no lock here, and writers for that of one row."""
+
     def schema(self) -> Schema:
         ((text,),) = self._rows("SELECT schema FROM clusterd.shard WHERE name = %s")
         return msgspec.json.decode(text, type=Schema)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 
 import msgspec
@@ -20,7 +21,7 @@ import msgspec
 from clusterd.convert import column_specs, type_name_of
 from clusterd.storage import parts
 from clusterd.storage.appending import Appending
-from clusterd.storage.catalog import Catalog
+from clusterd.storage.catalog import LOCK_WAIT_S, Catalog
 from clusterd.storage.merging import LARGEST_BYTES, LARGEST_INLINE_BYTES, merge_updates, plan_merge
 from controller_proto.errors import Refusal
 from controller_proto.schema import Schema
@@ -30,6 +31,8 @@ from shm_arrangements.types import ColumnSpec
 from shm_arrangements.updates import Updates
 
 __all__ = ["Shard", "ShardStatistics"]
+
+_BRIEFLY_S = 0.05  # as long as other pieces of work may take
 
 failpoints.declare(
     "shard.part-written", "shard.catalog-committed", "shard.merge-written", "shard.merge-committed"
@@ -63,6 +66,17 @@ class Shard:
     def since(self) -> Frontier:
         """Earliest time still told apart, as of now. Never regresses."""
         return self._catalog.state().since
+
+    @contextmanager
+    def briefly(self) -> Iterator[None]:
+        """Within, locks of others are waited for but for a moment: for who has other things to do, and comes
+        back after a Refusal(`timeout`).
+        """
+        self._catalog.wait_for_locks(_BRIEFLY_S)
+        try:
+            yield
+        finally:
+            self._catalog.wait_for_locks(LOCK_WAIT_S)
 
     @property
     def positions(self) -> dict[str, str]:
@@ -200,10 +214,13 @@ class Shard:
                 opened = [self._parts.read(info.file, specs, lower, end) for info in listed]
             except FileNotFoundError as error:
                 if listed == before:
-                    missing = f"shard {self.name!r} lacks a part: {error}"
-                    raise Refusal("format-mismatch", missing, "its files were removed") from error
+                    raise self._lacking(error) from error
             else:
                 return self._blocks(opened, block_rows)
+
+    def _lacking(self, error: FileNotFoundError) -> Refusal:
+        missing = f"shard {self.name!r} lacks a part: {error}"
+        return Refusal("format-mismatch", missing, "its files were removed")
 
     def _blocks(self, opened: list[Iterator[Updates]], block_rows: int) -> Iterator[Updates]:
         held: list[Updates] = []
@@ -223,19 +240,22 @@ class Shard:
     def merge(self, *, largest_bytes: int = LARGEST_BYTES) -> int:
         """Merge parts of up to `largest_bytes` until they are few. Returns how many are fewer than before.
 
-        Another writer or merger is not in the way.
+        Another writer or merger is not in the way. Raises Refusal(`format-mismatch`) if a part is lacking.
         """
         fewer = 0
+        chosen: list[parts.PartInfo] = []
         while True:
             state = self._catalog.state()
-            chosen = plan_merge(self._catalog.parts(0, Frontier.empty()), largest_bytes)
+            before, chosen = chosen, plan_merge(self._catalog.parts(0, Frontier.empty()), largest_bytes)
             if not chosen:
                 return fewer
             specs = parts.ERROR_SPECS if chosen[0].is_errors else self.specs
             kind = parts.ERRORS if chosen[0].is_errors else parts.ROWS
             try:
                 opened = [self._parts.read(info.file, specs, 0, None) for info in chosen]
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                if chosen == before:
+                    raise self._lacking(error) from error
                 continue  # somebody else has merged them
             merged = merge_updates(list(itertools.chain.from_iterable(opened)), state.since, state.upper)
             files = [info.file for info in chosen]

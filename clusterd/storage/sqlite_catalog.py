@@ -9,14 +9,16 @@ Does not: write or remove parts, wait for news.
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
-from clusterd.storage.catalog import ShardState, frontier_of, frontier_text, time_text
+from clusterd.storage.catalog import LOCK_WAIT_S, ShardState, frontier_of, frontier_text, time_text
 from clusterd.storage.parts import PartInfo
 from controller_proto.errors import Refusal
 from controller_proto.schema import Schema
@@ -26,7 +28,12 @@ __all__ = ["JOURNAL", "NAME", "SqliteCatalog"]
 
 NAME = "catalog.db"
 JOURNAL = "catalog.db-journal"
-_BUSY_TIMEOUT_S = 30.0  # a commit holds the lock for the few fsyncs of one transaction
+_ERRNOS = {  # of what is not the database's own fault
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+    sqlite3.SQLITE_CANTOPEN: errno.ENOENT,
+    sqlite3.SQLITE_IOERR: errno.EIO,
+}
 
 _SCHEMA = """
 CREATE TABLE shard (one INTEGER PRIMARY KEY CHECK (one = 1), schema TEXT NOT NULL, since TEXT NOT NULL,
@@ -43,12 +50,14 @@ class SqliteCatalog:
     """A Catalog: one process's connection; kept open, for opening costs more than a query."""
 
     def __init__(self, path: Path) -> None:
+        """Raises as a Catalog."""
         self._name = path.parent.name
-        # Autocommit: transactions are written out, `mode=rw` never makes a file.
-        self._db = sqlite3.connect(
-            f"file:{path}?mode=rw", uri=True, timeout=_BUSY_TIMEOUT_S, isolation_level=None
-        )
-        self._db.execute("PRAGMA synchronous = EXTRA")
+        self._lock_wait_s = LOCK_WAIT_S
+        with self._reading():
+            # Autocommit: transactions are written out, `mode=rw` never makes a file.
+            uri = f"file:{quote(str(path))}?mode=rw"
+            self._db = sqlite3.connect(uri, uri=True, timeout=LOCK_WAIT_S, isolation_level=None)
+            self._db.execute("PRAGMA synchronous = EXTRA")
 
     @staticmethod
     def create(path: Path, schema: Schema) -> None:
@@ -67,6 +76,10 @@ class SqliteCatalog:
 
     def close(self) -> None:
         self._db.close()
+
+    def wait_for_locks(self, wait_s: float) -> None:
+        self._lock_wait_s = wait_s
+        self._db.execute(f"PRAGMA busy_timeout = {round(wait_s * 1000)}")
 
     def schema(self) -> Schema:
         with self._reading():
@@ -161,8 +174,8 @@ class SqliteCatalog:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.OperationalError as error:
-            raise self._locked(error) from error
+        except sqlite3.DatabaseError as error:
+            raise self._told(error) from error
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -176,11 +189,17 @@ class SqliteCatalog:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
 
-    def _locked(self, error: sqlite3.OperationalError) -> Exception:
-        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return error
-        return Refusal(
-            "timeout",
-            f"the catalog of shard {self._name!r} was locked for {_BUSY_TIMEOUT_S:g} s",
-            "a process that writes to it may be stopped",
-        )
+    def _told(self, error: sqlite3.DatabaseError) -> Exception:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return Refusal(
+                "timeout",
+                f"the catalog of shard {self._name!r} was locked for {self._lock_wait_s:g} s",
+                "a process that writes to it may be stopped",
+            )
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            why = f"the catalog of shard {self._name!r} is damaged: {error}"
+            return Refusal("format-mismatch", why, "have its file from a backup")
+        if code in _ERRNOS:
+            return OSError(_ERRNOS[code], f"the catalog of shard {self._name!r}: {error}")
+        return error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -44,12 +45,15 @@ class MemoryShard:
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.specs: tuple[ColumnSpec, ...] = column_specs(schema)
-        self.upper = Frontier.minimum()
+        self.upper = self.since = Frontier.minimum()
         self.history: list[tuple[Row, int, int]] = []
 
     def append(self, updates: list[tuple[Row, int, int]], upper: Frontier) -> None:
         self.history += updates
         self.upper = upper
+
+    def briefly(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def read(self, lower: int, upper: Frontier, *, block_rows: int) -> Iterator[Updates]:
         end = None if upper.is_empty else upper.time

@@ -45,6 +45,9 @@ class Stored:
     def begin(self) -> Append:
         return Append(self)
 
+    def sweep(self) -> None:
+        return
+
 
 class Append:
     def __init__(self, shard: Stored) -> None:
