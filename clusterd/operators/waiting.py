@@ -21,16 +21,17 @@ from numpy.typing import NDArray
 from clusterd.operators.kernels import time_order as kernels
 from clusterd.operators.time_steps import Work, by_digit, pausing, pieces
 from shm_arrangements.kernels.sort import sort_codes
-from shm_arrangements.rows import RowImage
+from shm_arrangements.rows import RowImage, RowSpec
 
-__all__ = ["SWEPT", "SWEPT_FROM", "RowUpdates", "WaitingRows", "cuts"]
+__all__ = ["SWEPT_FROM", "RowUpdates", "WaitingRows", "cuts", "sorted_at_once"]
 
 T = TypeVar("T", bound=np.generic)
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 SWEPT_FROM = 4096  # updates: below, a sort costs more than it saves
-SWEPT = 131_072  # updates sorted at once: some 20 ms
+SWEPT = 131_072  # updates sorted at once: some 20 ms, without texts
+_OF_TEXT = 4  # times as long as rows without are rows sorted whose texts tie in their first bytes
 _MOST_ROWS = 1 << 20  # that wait
 _MOST_BYTES = 64 << 20
 _JOINED_BYTES = 4 << 20  # put together at once: of fresh pages, up to 10 ms
@@ -77,12 +78,17 @@ def _one_if_same(column: NDArray[T]) -> NDArray[T]:
     return column[:1] if len(column) and bool((column == column[0]).all()) else column
 
 
-def cuts(ends: Ints, rows: int) -> Iterator[tuple[int, int]]:
-    """[lo, hi) from 0 to `rows`, each at most SWEPT, at one of `ends` if there is one."""
+def sorted_at_once(spec: RowSpec) -> int:
+    """How many rows of a spec are sorted in one piece."""
+    return max(SWEPT // _OF_TEXT, 1) if spec.text_columns else SWEPT
+
+
+def cuts(ends: Ints, rows: int, most: int) -> Iterator[tuple[int, int]]:
+    """[lo, hi) from 0 to `rows`, each at most `most`, at one of `ends` if there is one."""
     lo = 0
     while lo < rows:
-        within = int(np.searchsorted(ends, lo + SWEPT, "right"))
-        hi = int(ends[within - 1]) if within and ends[within - 1] > lo else min(lo + SWEPT, rows)
+        within = int(np.searchsorted(ends, lo + most, "right"))
+        hi = int(ends[within - 1]) if within and ends[within - 1] > lo else min(lo + most, rows)
         yield lo, hi
         lo = hi
 
@@ -129,10 +135,10 @@ class WaitingRows:
             return
         whole = yield from pausing(_joined(blocks), None)
         del blocks
-        order, ends = np.arange(n), np.array([n])
-        if n > SWEPT:
+        order, ends, most = np.arange(n), np.array([n]), sorted_at_once(whole.image.spec)
+        if n > most:
             order, ends = yield from pausing(by_digit(whole.groups.view(np.uint64), groups, order), None)
-        for lo, hi in cuts(ends, n):
+        for lo, hi in cuts(ends, n, most):
             rows = order[lo:hi]
             image, mine = whole.image.take(rows), whole.groups.take(rows)
             sorted_rows = self._sorted(image, mine)

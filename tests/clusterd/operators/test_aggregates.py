@@ -14,7 +14,7 @@ import pytest
 
 from clusterd.convert import from_wire
 from clusterd.dataflow.operator import Columns
-from clusterd.operators import best_rows, distinct_rows, lists, ordered, reduce
+from clusterd.operators import best_rows, distinct_rows, lists, ordered, reduce, waiting
 from clusterd.operators.aggregates import AggregateCall
 from clusterd.operators.ordered import OrderColumn
 from clusterd.operators.reduce import ReduceOperator
@@ -228,7 +228,7 @@ def test_pieces_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(best_rows, "_LEAST_SPARSE", 0)
     monkeypatch.setattr(ordered, "_FAULTS", 2)
     monkeypatch.setattr(ordered, "SWEPT_FROM", 4)
-    monkeypatch.setattr(ordered, "SWEPT", 6)
+    monkeypatch.setattr(waiting, "SWEPT", 6)
     monkeypatch.setattr(distinct_rows, "_PIECE", 3)
     monkeypatch.setattr(lists, "_START_ELEMENTS", 4)
     monkeypatch.setattr(lists, "_KEPT_ELEMENTS", 8)

@@ -12,7 +12,7 @@ import pytest
 from clusterd.operators import waiting
 from clusterd.operators.kernels.time_order import group_codes
 from clusterd.operators.ordered import OrderColumn, lane_flips
-from clusterd.operators.waiting import RowUpdates, WaitingRows, cuts
+from clusterd.operators.waiting import RowUpdates, WaitingRows, cuts, sorted_at_once
 from shm_arrangements.columns import Column
 from shm_arrangements.rows import RowSpec, decode, encode
 from shm_arrangements.types import ColumnSpec, ColumnType
@@ -113,12 +113,10 @@ def test_top_k_is_the_same_in_whatever_order_rows_get_their_slots(monkeypatch: p
         check(seed, valid=seed % 2 == 0, limit=3, offset=seed % 3)
 
 
-def test_a_piece_ends_where_a_digit_does_if_there_is_an_end_in_reach(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(waiting, "SWEPT", 10)
-    assert list(cuts(np.array([3, 9, 9, 30, 34]), 34)) == [(0, 9), (9, 19), (19, 29), (29, 34)]
-    assert list(cuts(np.array([4]), 4)) == [(0, 4)]
+def test_a_piece_ends_where_a_digit_does_if_there_is_an_end_in_reach() -> None:
+    assert list(cuts(np.array([3, 9, 9, 30, 34]), 34, 10)) == [(0, 9), (9, 19), (19, 29), (29, 34)]
+    assert list(cuts(np.array([4]), 4, 10)) == [(0, 4)]
+    assert sorted_at_once(RowSpec.of(ONE_TEXT)) < sorted_at_once(RowSpec.of(NUMBERS))
 
 
 @pytest.mark.parametrize("room", [0, 40, 63])
