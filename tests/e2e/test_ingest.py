@@ -182,7 +182,9 @@ def killed_again_and_again(server: PostgresServer, tmp_path: Path, seed: int, ki
                 if event["event"] == "SnapshotBegun" and number:
                     event = feed.event("Streaming")
                 if event["event"] == "Streaming" and rng.random() < 0.8:  # else maybe before its first append
-                    wait_sealed(data_dir, ["left_"], event["behind"] + 1)
+                    # The first shard of an append, or all of them.
+                    names = ["left_"] if rng.random() < 0.3 else [*BOTH, "log"]
+                    wait_sealed(data_dir, names, event["behind"] + 1)
                 time.sleep(rng.uniform(0, 0.15))  # the moment is the point
                 assert feed.end(signal.SIGKILL) == -signal.SIGKILL
         workload.ending.set()
