@@ -91,6 +91,11 @@ _ALL = (
         "which runtime answers peeks of maintained indexes",
         choices=("interactive", "maintenance"),
     ),
+    Setting(
+        "expires_at", "u64", 0, "time",
+        "from then on what a temporal filter gives is not kept, and an error; 0 is never",
+        when="fixed",
+    ),
     # A worker holds the answer in columns while it is put in order and stashed.
     Setting("max_result_bytes", "u64", 256 << 20, "bytes", "largest answer of a peek"),
     # To make a message of 2 MiB takes some 40 ms, in which nobody else has a turn.

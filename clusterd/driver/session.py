@@ -99,29 +99,29 @@ class Session:
     def do(self, command: Command, timeout_s: float, *, sync: bool = True) -> None:
         """Send, and wait until it was validated. Raises Refusal, TimeoutError, Disconnected.
 
-        sync: without it nothing is waited for; a refusal that comes is a violation then. Of a connection
-        that was not let in the first command says why.
+        sync: without it nothing is waited for; a refusal that comes is a violation then. A connection that
+        was not let in, or was closed for what this command asks, says why.
         """
+        asked: list[int] = []
         try:
-            self._do(command, timeout_s, sync=sync)
+            asked.append(self.send(command))
+            if sync:
+                asked.append(self.send(Sync(0)))
+                self.wait(lambda: asked[1] in self._synced or asked[1] in self._refused, timeout_s)
+        except (TimeoutError, KeyboardInterrupt):
+            self._given_up.update(asked)
+            raise
         except Disconnected:
-            refused = self._refused.pop(self._hello, None)
-            if refused is None:
-                raise
-            raise Refusal(refused.code, refused.message, refused.hint) from None
-
-    def _do(self, command: Command, timeout_s: float, *, sync: bool) -> None:
-        seq = self.send(command)
+            self._require_accepted(self._hello, *asked)
+            raise
         if sync:
-            barrier = self.send(Sync(0))
-            try:
-                self.wait(lambda: barrier in self._synced or barrier in self._refused, timeout_s)
-            except (TimeoutError, KeyboardInterrupt):
-                self._given_up |= {seq, barrier}
-                raise
-            refused = self._refused.pop(seq, None) or self._refused.pop(barrier, None)
-            if refused is not None:
-                raise Refusal(refused.code, refused.message, refused.hint)
+            self._require_accepted(*asked)
+
+    def _require_accepted(self, *asked: int) -> None:
+        """Raises Refusal, as the replica said of the first that it refused."""
+        refused = [self._refused.pop(seq) for seq in asked if seq in self._refused]
+        if refused:
+            raise Refusal(refused[0].code, refused[0].message, refused[0].hint) from None
 
     def wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
         """Take in what arrives until `condition` holds. Raises TimeoutError, Disconnected; KeyboardInterrupt,

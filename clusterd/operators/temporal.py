@@ -6,6 +6,9 @@ opposite right after last, if there is such a time; errors alike. What comes lat
 off its end, holds a frontier back. What lies at or beyond `until` never happens and is not held; when the
 input has ended, the last round has no end and gives everything.
 
+So that a replica need not hold what is due in years, it may expire: what is due at `expires_at` or later is
+not held, and from then on the output is one error that says so, whatever the rows.
+
 Does not: evaluate (mfp.py does), look again at a row when its time comes.
 """
 
@@ -25,6 +28,7 @@ from clusterd.dataflow.operator import (
     Round,
     types_of,
 )
+from clusterd.operators.faults import Faults
 from clusterd.operators.held import HeldUpdates
 from clusterd.operators.mfp import Spans, Stage, StageSpec
 from clusterd.operators.time_tests import FOREVER
@@ -35,15 +39,21 @@ from shm_arrangements.writer import ERRS_SCHEMA
 __all__ = ["TemporalOperator"]
 
 _ONE: Final = np.uint64(1)
+_EXPIRED: Final = (
+    "limit: what a temporal filter gives is not kept from time {} on (expires_at); start a new replica"
+)
 _LEAST: Final = np.int64(-(1 << 63))  # the one diff whose negative is none
 
 
 class TemporalOperator:
     """One stage, of which some predicates compare the time, over one input."""
 
-    def __init__(self, spec: StageSpec, columns: Columns) -> None:
-        """columns: of the input. Raises Refusal(`invalid-plan`)."""
+    def __init__(self, spec: StageSpec, columns: Columns, expires_at: int | None = None) -> None:
+        """columns: of the input. expires_at: the first time that its output is not right at, if there is one.
+        Raises Refusal(`invalid-plan`).
+        """
         self._stage = Stage(spec, columns)
+        self._expires_at = expires_at
         self.schema: Columns = self._stage.columns
         self._types = types_of(self.schema)
         self._oks = HeldUpdates(self.schema)
@@ -51,7 +61,17 @@ class TemporalOperator:
         self._round: Round | None = None
 
     def start(self, round: Round) -> None:
+        if self._round is None and self._expires_at is not None:
+            self._expire(max(self._expires_at, round.as_of), round.until)
         self._round = round
+
+    def _expire(self, time: int, until: int | None) -> None:
+        if until is not None and time >= until:
+            return
+        faults = Faults()
+        faults.change(time, None, _EXPIRED.format(self._expires_at))
+        for _ in self._errs.insert(faults.take()):
+            pass
 
     def push(self, port: int, delta: Delta) -> Iterator[Delta]:
         oks, errs = self._stage.over_time(delta.oks)
@@ -87,9 +107,10 @@ class TemporalOperator:
 
     def _settle(self, spans: Spans, held: HeldUpdates) -> Generator[Delta, None, Updates]:
         """What `spans` say of this round; what they say of later ones is held."""
-        changes, until = _changes(spans), self._current.until
-        if until is not None:
-            changes = changes.filter(changes.times < np.uint64(until))
+        changes = _changes(spans)
+        ends = [end for end in (self._current.until, self._expires_at) if end is not None]
+        if ends:
+            changes = changes.filter(changes.times < np.uint64(min(ends)))
         due = self._current.contains(changes.times)
         if due.all():
             return changes

@@ -108,15 +108,17 @@ def build_graph(
     subscribed: Callable[[Export, ExportSubscribe], None] | None = None,
     view: Callable[[Export], ViewWriter] | None = None,
     copy: Callable[[Export, Columns], ExportCopyTo] | None = None,
+    expires_at: int | None = None,
 ) -> Graph:
     """Raises: what the environment raises; nothing else for a plan that `lower` made.
 
     subscribed: called with each subscription that is made; what it has to tell is to be taken after each
     round. view: makes what writes a view. copy: makes what writes a copy of rows of these columns.
+    expires_at: from when on temporal filters keep nothing.
     """
     graph = Graph(clock=clock, exchange=exchange)
     try:
-        _Building(plan, environment, graph, subscribed, view, copy).run()
+        _Building(plan, environment, graph, subscribed, view, copy, expires_at).run()
     except BaseException:
         graph.close()
         raise
@@ -132,7 +134,9 @@ class _Building:
         subscribed: Callable[[Export, ExportSubscribe], None] | None = None,
         view: Callable[[Export], ViewWriter] | None = None,
         copy: Callable[[Export, Columns], ExportCopyTo] | None = None,
+        expires_at: int | None = None,
     ) -> None:
+        self._expires_at = expires_at
         self._plan = plan
         self._environment = environment
         self._graph = graph
@@ -172,7 +176,8 @@ class _Building:
             case MfpNode():
                 return MfpOperator(node.stages, self._columns(node.input)), "mfp", {}
             case TemporalNode(input):
-                return TemporalOperator(node.stage, self._columns(input)), "temporal-filter", {}
+                temporal = TemporalOperator(node.stage, self._columns(input), self._expires_at)
+                return temporal, "temporal-filter", {}
             case FlatMapNode(input):
                 args = [
                     arg if isinstance(arg, int) else compile_expr(arg, ()).run((), 1).column

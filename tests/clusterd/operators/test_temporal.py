@@ -56,6 +56,9 @@ def bound(rng: random.Random) -> Expr:
     return Call(rng.choice(["+", "-", "/", "*"]), (number(rng.randrange(8)), other))
 
 
+EXPIRED = "limit: what a temporal filter gives is not kept from time {} on (expires_at); start a new replica"
+
+
 def timed(rng: random.Random) -> Expr:
     now = NOW if rng.random() < 0.7 else Call(rng.choice("+-"), (NOW, number(rng.randrange(3))))
     if rng.random() < 0.15:
@@ -108,7 +111,8 @@ def test_every_time_equals_recomputation() -> None:
         rng = random.Random(seed)
         times, as_of = rng.choice([3, 12]), rng.choice([0, 2])
         past, spec = random_past(rng, times), random_stage(rng)
-        operator = TemporalOperator(spec, ROW)
+        expires_at = rng.choice([None, None, 1, times - 1, times + 1])
+        operator = TemporalOperator(spec, ROW, expires_at)
         uppers = random_uppers(rng, times, as_of)
         if uppers[-1] is not None and rng.random() < 0.5:
             uppers.append(None)
@@ -116,6 +120,9 @@ def test_every_time_equals_recomputation() -> None:
         end = times + 3 if uppers[-1] is None else times + 1
         for time in range(as_of, end):
             rows, failed = wanted(spec, past, time)
+            if expires_at is not None and time >= expires_at:
+                assert accumulate(errs, time)[EXPIRED.format(expires_at)] == 1, f"seed {seed} time {time}"
+                continue
             assert accumulate(oks, time) == rows, f"seed {seed} time {time} {spec}"
             assert accumulate(errs, time) == failed, f"seed {seed} time {time} {spec}"
         if uppers[-1] is None:
@@ -161,6 +168,18 @@ def test_f6_what_lies_beyond_until_is_not_held() -> None:
     assert [row for row, _, _ in made] == [a, b, ("c", 4)]
     assert operator.statistics().state_rows == 1
     assert one_round(operator, Round(1, Frontier.empty(), 0, 4)) == [(a, 3, -1)]
+
+
+def test_what_is_due_after_a_replica_expires_is_not_held_and_one_error_from_then_on() -> None:
+    operator = TemporalOperator(StageSpec((), (Call("<", (NOW, ColumnRef(1))),)), ONE, 5)
+    rows = [(("a", 3), 0, 1), (("b", 7), 0, 1), (("c", 1 << 60), 0, 1)]
+    assert len(one_round(operator, Round(0, Frontier.at(2), 0), *rows)) == 3
+    assert operator.statistics().state_rows == 2  # the end of the first row, and the error
+    assert one_round(operator, Round(2, Frontier.at(5), 0)) == [(("a", 3), 3, -1)]
+    operator.start(Round(5, Frontier.at(6), 0))
+    (delta,) = operator.finish()
+    assert delta.errs.to_rows() == [((EXPIRED.format(5),), 5, 1)]
+    assert operator.statistics().state_rows == 0
 
 
 def test_a_diff_without_an_opposite_is_taken_back_in_two() -> None:
