@@ -1,7 +1,7 @@
 """The multiplexer's connections to clients: bytes become events of the state machine, its answers bytes.
 
 Who does not read is bounded: its commands are not read while it has answers to take, and past a limit it is
-closed. One whose session is over is told why, and closed once that was taken or `flush_s` have passed.
+closed. Nor are they while some that were read wait for their turn, so that who says much is bounded as well. One whose session is over is told why, and closed once that was taken or `flush_s` have passed.
 
 Does not: decide anything about commands.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from clusterd.config import MuxConfig
 from clusterd.events import ClientClosed, emit
 from clusterd.link import FrameLink
-from clusterd.multiplexer_events import Closed, Event, Opened, Received, Rejected
+from clusterd.multiplexer.events import Closed, Event, Opened, Received, Rejected
 from clusterd.turns import GONE, IN, OUT, Turns
 from controller_proto.codec import decode_command, encode_message
 from controller_proto.errors import CodecError, RemoteProtocolError
@@ -171,7 +171,7 @@ class ClientLinks:
         link = client.link
         if mask & OUT:
             self._touch(client)
-        if not mask & (IN | GONE):
+        if not mask & (IN | GONE) or (client in self._unhandled and not mask & GONE):
             return
         frames = link.on_readable()
         if client.closing:

@@ -1,7 +1,7 @@
 """The multiplexer process: one epoll loop over clients, workers and the supervisor's control pipe.
 
 The loop is dull on purpose: bytes become frames (link.py), frames become events (client_links.py), the state
-machine (multiplexer.py) returns effects, and these are queued on links that are flushed once a turn
+machine (multiplexer/) returns effects, and these are queued on links that are flushed once a turn
 (turns.py), so that a burst costs one write a link. A peek crosses with two system calls and one decoding; its
 payload is passed on as it came, its answer as the worker wrote it. Nothing waits but the `poll`, which has no
 timeout unless a connection is being closed or a turn left frames over.
@@ -26,7 +26,7 @@ from clusterd.client_links import ClientLinks
 from clusterd.events import ControllerFenced, DataflowsReconciled, emit
 from clusterd.link import READ_BYTES, FrameLink
 from clusterd.multiplexer import Multiplexer
-from clusterd.multiplexer_events import (
+from clusterd.multiplexer.events import (
     Backlog,
     Close,
     Effect,

@@ -5,7 +5,7 @@ ends drop messages of sessions that are over. Every message about a collection n
 (R9), so that a returning id is never taken for its predecessor. `Look` says only "look again at this id"
 (R10).
 
-Does not: route (multiplexer.py), frame (controller_proto.framing), touch a file descriptor (link.py).
+Does not: route (multiplexer/), frame (controller_proto.framing), touch a file descriptor (link.py).
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ COMMANDS: dict[Stage, dict[type, Stage | None]] = {
     Stage.CREATION: {CreateInstance: Stage.INITIALISATION},
     Stage.INITIALISATION: {**_WORK, InitializationComplete: Stage.COMPUTATION},
     Stage.COMPUTATION: _WORK,
-    # A reader's dataflows are its subscriptions, and no others' (multiplexer.py).
+    # A reader's dataflows are its subscriptions, and no others' (clusterd.multiplexer).
     Stage.READER: dict.fromkeys((CreateDataflow, Schedule, AllowCompaction, Peek, CancelPeek, Sync), _SAME),
     Stage.CLOSED: {},
 }

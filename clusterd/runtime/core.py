@@ -8,9 +8,9 @@ looked at whenever its collection moves, closes or is dropped, and those are all
 
 Commands are judged when they arrive, against what was announced before them, and carried out at once, or, in
 initialisation, at InitializationComplete: then everything older is dropped, but for what the new session has
-named again and goes on (reconcile.py; a worker knows it by its name), and the new commands are carried out in
-their order (P11, P12). A refused command leaves no trace but the names it would have made,
-so that what refers to them is refused too.
+named again and goes on (the multiplexer judges; a worker knows it by its name), and the new commands are
+carried out in their order (P11, P12). A refused command leaves no trace but the names it would have made, so
+that what refers to them is refused too.
 
 Its parts: state.py (the records), reads.py (peeks), flows.py (dataflows, collections, the hold). What differs
 between the roles is the policy's (maintenance.py, interactive.py): who owns, who else holds, how a page of

@@ -13,7 +13,7 @@ import msgspec
 from clusterd import internal
 from clusterd.config import SETTINGS, Setting
 from clusterd.multiplexer import Multiplexer
-from clusterd.multiplexer_events import (
+from clusterd.multiplexer.events import (
     Close,
     Closed,
     Effect,

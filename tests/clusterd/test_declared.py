@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from clusterd.declared import IdSet, rises
+from clusterd.multiplexer.declared import IdSet, rises
 
 IDS = st.builds(lambda kind, n: f"{kind}{n}", st.sampled_from("ust"), st.integers(0, 30))
 

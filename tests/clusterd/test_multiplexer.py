@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from clusterd import internal
-from clusterd.multiplexer_events import Backlog, Forward, Unread, WorkerSaid
+from clusterd.multiplexer.events import Backlog, Forward, Unread, WorkerSaid
 from controller_proto.command import (
     AllowCompaction,
     CancelPeek,
@@ -836,7 +836,7 @@ def test_interest_ends_with_the_query_however_it_ends(ending: str) -> None:
         bench.controller(epoch=9)
     else:
         bench.close(session)
-    board = bench.mux._boards[1]
+    board = bench.mux._state.boards[1]
     assert board.interest(("u1", u1)) == 0
 
 
@@ -905,8 +905,8 @@ def test_h14_a_thousand_queries_leave_nothing_behind() -> None:
         bench.compact(session, "u1", i)
         bench.to_worker = {worker: [] for worker in bench.workers}
     assert bench.mux.statistics() == start
-    assert bench.mux._standing is not None
-    assert bench.mux._standing._gone.ranges == 1
+    assert bench.mux._state.standing is not None
+    assert bench.mux._state.standing._gone.ranges == 1
     assert refusal(bench, session, bench.query(session, "t500", "u1", as_of=2000)).code == "duplicate-id"
 
 

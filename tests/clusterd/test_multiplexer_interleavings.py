@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from clusterd import internal
-from clusterd.multiplexer_events import Forward
+from clusterd.multiplexer.events import Forward
 from controller_proto.command import AllowCompaction, CancelPeek, CreateDataflow, Peek, Sync
 from controller_proto.response import Frontiers, PeekCanceled, PeekError, PeekResponse, Refused, Synced
 from tests.clusterd.mux_bench import MAINTENANCE, MuxBench, rows_answer

@@ -16,11 +16,11 @@ from typing import Any, Self
 import msgspec
 
 from clusterd import internal
-from clusterd import multiplexer_events as mx
 from clusterd.config import Config, WorkerConfig
 from clusterd.convert import updates_from_rows
 from clusterd.link import FrameLink
 from clusterd.multiplexer import Multiplexer
+from clusterd.multiplexer import events as mx
 from clusterd.process import ComputeRuntimeRole, WorkerSpec
 from clusterd.runtime.loop import WorkerLoop
 from clusterd.storage.store import Store
@@ -194,7 +194,7 @@ class Shell:
                     self.tell(worker, effect.message)
             elif isinstance(effect, mx.Reply):
                 self.responses.append(effect.response)
-            elif isinstance(effect, mx.Pass):
+            elif isinstance(effect, mx.Pass | mx.Stream):
                 self._hear(msgspec.msgpack.decode(bytes(effect.response), type=Response))
 
     def _hear(self, said: Response) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterd import multiplexer_events as mx
+from clusterd.multiplexer import events as mx
 from controller_proto.codec import encode_body
 from controller_proto.command import CreateDataflow, Hello, InitializationComplete, Peek, Schedule
 from controller_proto.dataflow import (

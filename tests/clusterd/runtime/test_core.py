@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from clusterd import internal
-from clusterd import multiplexer_events as mx
+from clusterd.multiplexer import events as mx
 from clusterd.runtime import effects as fx
 from clusterd.runtime.core import RuntimeCore
 from controller_proto.command import Command, CreateDataflow, InitializationComplete, UpdateConfiguration

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from clusterd import multiplexer_events as mx
+from clusterd.multiplexer import events as mx
 from controller_proto.command import InitializationComplete
 from controller_proto.response import PeekCanceled, PeekError, PeekResponse, PeekRows, Refused
 from tests.clusterd.runtime.world import World

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from clusterd import multiplexer_events as mx
+from clusterd.multiplexer import events as mx
 from clusterd.runtime.evaluate import Readable, Stashing, evaluate, evaluate_pieces
 from clusterd.runtime.scans import AT_ONCE
 from clusterd.runtime.stash import Stash, Stashes
@@ -262,7 +262,7 @@ def _told(replica: Shell) -> bool:
 
 
 def _under_way(replica: Shell) -> bool:
-    return replica.mux._sessions[replica.session].fetching is not None
+    return replica.mux._state.sessions[replica.session].fetching is not None
 
 
 def _in_between(replica: Shell) -> bool:

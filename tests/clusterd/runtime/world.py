@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from clusterd import internal
-from clusterd import multiplexer_events as mx
 from clusterd.multiplexer import Multiplexer
+from clusterd.multiplexer import events as mx
 from clusterd.runtime import effects as fx
 from clusterd.runtime.core import RuntimeCore, RuntimePolicy
 from clusterd.runtime.interactive import Interactive

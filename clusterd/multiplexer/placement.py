@@ -12,7 +12,7 @@ Does not: know what is declared (declared.py), keep count of what is in flight.
 
 from __future__ import annotations
 
-from clusterd.declared import Collection
+from clusterd.multiplexer.declared import Collection
 from controller_proto.dataflow import DataflowHeader, is_one_shot
 from controller_proto.errors import Refusal
 

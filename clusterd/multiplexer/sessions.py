@@ -4,7 +4,7 @@ A controller's session carries one iteration of the protocol, with the catalog t
 most one is current: `Fencing` admits a controller only with an epoch not below the highest seen and a nonce
 never used, so that two controllers that both believe in themselves settle it the same way everywhere.
 
-Does not: send or route (multiplexer.py).
+Does not: send or route (machine.py).
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterd.config import DEFAULTS, Setting, merge_settings
-from clusterd.declared import Catalog, Collection
-from controller_proto.command import PROTOCOL_VERSION, Hello
+from clusterd.multiplexer.declared import Catalog, Collection
+from clusterd.multiplexer.events import Reply
+from controller_proto.command import PROTOCOL_VERSION, Command, Hello
 from controller_proto.errors import Refusal
-from controller_proto.response import Synced
+from controller_proto.response import Refused, Synced
 from controller_proto.stage import StageMachine
 from shm_arrangements.errors import InvariantViolation
 
-__all__ = ["Fencing", "Pending", "Session", "SettingsInForce", "check_version"]
+__all__ = ["Fencing", "Pending", "Session", "SettingsInForce", "check_version", "refuse"]
 
 _REMEMBERED_NONCES = 4096  # a controller that comes back by mistake repeats one of its last
 
@@ -112,6 +113,13 @@ class Session:
         while self._syncs and not self._syncs[0][1]:
             done.append(Synced(self._syncs.popleft()[0]))
         return done
+
+
+def refuse(session: Session, command: Command, refusal: Refusal) -> Reply:
+    """The answer to a command that has no effect."""
+    refused = Refused(command.seq, refusal.code, refusal.message, refusal.hint)
+    session.machine.response(refused)  # takes back the move of stage, if it made one
+    return Reply(session.number, refused)
 
 
 class Fencing:

@@ -13,7 +13,7 @@ Does not: know what is on a page, send anything.
 
 from __future__ import annotations
 
-from clusterd.declared import Key
+from clusterd.multiplexer.declared import Key
 
 __all__ = ["NoticeBoard"]
 

@@ -3,7 +3,7 @@
 Sessions are the numbers of client connections; workers are positions, 0 the maintenance (or solo) worker and
 1 .. M the interactive ones.
 
-Does not: decide (multiplexer.py), perform (endpoint.py).
+Does not: decide (machine.py and its parts), perform (endpoint.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from controller_proto.ids import GlobalId
 from controller_proto.response import Closing, Response
 
 __all__ = [
-    "Backlog", "Close", "Closed", "Effect", "Event", "Fenced", "Forward", "Hold", "Opened", "Pass",
+    "Backlog", "Close", "Closed", "Effect", "Effects", "Event", "Fenced", "Forward", "Hold", "Opened", "Pass",
     "Received", "Reconciled", "Rejected", "Reply", "Stream", "Tell", "Unread", "WorkerSaid",
 ]  # fmt: skip
 
@@ -164,3 +164,4 @@ class Reconciled:
 
 
 Effect = Forward | Tell | Reply | Pass | Stream | Close | Hold | Fenced | Reconciled
+Effects = list[Effect]  # to be performed in order

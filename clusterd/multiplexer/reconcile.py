@@ -20,7 +20,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from clusterd.declared import Catalog, Collection, Dataflow
+from clusterd.multiplexer.declared import Catalog, Collection, Dataflow
 from controller_proto.command import CreateDataflow
 from controller_proto.dataflow import DataflowHeader
 

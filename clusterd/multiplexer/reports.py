@@ -1,0 +1,139 @@
+"""What workers report of collections: frontiers, notices, applied compactions, and what is told to a session.
+
+A collection's frontiers are passed on only from its owner, and only upwards; they are kept newest per id
+until the client has room (`take_frontiers`). A message that names another incarnation, or comes of another
+session or worker than the collection has, is dropped (R9).
+
+Does not: hold back what a subscription tells (the endpoint does, and says `Unread`).
+"""
+
+from __future__ import annotations
+
+from clusterd import internal
+from clusterd.multiplexer.declared import Catalog, Collection
+from clusterd.multiplexer.events import Effects, Pass, Reply, Stream, Tell, Unread
+from clusterd.multiplexer.placement import OWNER
+from clusterd.multiplexer.sessions import Session
+from clusterd.multiplexer.state import State
+from controller_proto.dataflow import TOLD_KINDS
+from controller_proto.ids import GlobalId
+from controller_proto.response import DroppedAt, Frontiers, SubscribeResponse
+
+__all__ = ["Reports"]
+
+
+class Reports:
+    """Reports of workers, for clients and for other workers."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    # -- frontiers
+
+    def on_frontiers(self, worker: int, report: internal.FrontierReport) -> Effects:
+        state = self._state
+        found = self._reported(worker, report)
+        if found is None:
+            return []  # another's copy, session or incarnation, or a collection that was taken back
+        catalog, entry = found
+        news = catalog.report(entry, (report.write, report.input, report.output))
+        if entry.reported[0] == ():
+            state.lose_imports(entry.dataflow)  # computed for good: it looks no more
+        if entry.is_finished:
+            state.forget_notices(entry)
+        controller = state.controller
+        if controller is None or catalog is not controller.catalog:
+            return []
+        if any(frontier is not None for frontier in news):
+            waiting = controller.frontiers.setdefault(entry, [None, None, None])
+            for kind, frontier in enumerate(news):
+                if frontier is not None:
+                    waiting[kind] = frontier
+        return []
+
+    def _reported(self, worker: int, report: internal.FrontierReport) -> tuple[Catalog, Collection] | None:
+        controller = self._state.controller
+        for catalog in self._state.catalogs():
+            if (
+                controller is not None
+                and catalog is controller.catalog
+                and report.session != controller.number
+            ):
+                continue  # of an older session: what goes on is told afresh, and that must be news
+            entry = catalog.get(report.id)
+            if entry is not None and entry.incarnation == report.incarnation and entry.owner == worker:
+                return catalog, entry
+        return None
+
+    @property
+    def session_with_frontiers(self) -> int | None:
+        """The session for which `take_frontiers` has something."""
+        controller = self._state.controller
+        return controller.number if controller is not None and controller.frontiers else None
+
+    def take_frontiers(self) -> list[Frontiers]:
+        """The newest frontiers of each id that the controller has not been told."""
+        controller = self._state.controller
+        if controller is None:
+            return []
+        pending = controller.frontiers
+        controller.frontiers = {}
+        return [Frontiers(entry.id, *news) for entry, news in pending.items()]
+
+    # -- between workers
+
+    def on_look(self, worker: int, look: internal.Look) -> Effects:
+        state = self._state
+        if worker != OWNER or state.placement.is_solo:
+            return []
+        standing = False
+        for catalog in state.catalogs():
+            entry = catalog.get(look.id)
+            if entry is not None and entry.incarnation == look.incarnation:
+                standing = not entry.dropped
+        for board in state.boards.values():
+            board.note((look.id, look.incarnation), standing=standing)
+        return [Tell((OWNER,), internal.LookAck(look.id, look.incarnation))]
+
+    def on_applied(self, worker: int, applied: internal.Applied) -> Effects:
+        if worker == OWNER:
+            return []
+        said = internal.AppliedBy(worker - 1, applied.id, applied.incarnation, applied.frontier)
+        return [Tell((OWNER,), said)]
+
+    # -- subscriptions and copies
+
+    def on_telling(self, worker: int, telling: internal.Telling) -> Effects:
+        session, entry = self._told(telling.session, telling.id)
+        if session is None or entry is None or entry.incarnation != telling.incarnation:
+            return []
+        if entry.owner != worker or entry.told_all:
+            return []
+        if telling.ends:
+            self._end_telling(session, entry)
+        if entry.export.kind != "subscribe":
+            return [Pass(session.number, telling.response)]
+        return [Stream(session.number, telling.id, telling.response, telling.lower)]
+
+    def on_unread(self, unread: Unread) -> Effects:
+        """The client does not take what a subscription tells it: end that one, and nothing else."""
+        session, entry = self._told(unread.session, unread.id)
+        if session is None or entry is None or entry.told_all:
+            return []
+        self._end_telling(session, entry)
+        why = f"{unread.backlog_bytes} bytes were not read"
+        end = DroppedAt(unread.lower, "limit", why, "read what is told, or subscribe to less")
+        cut = internal.Cut(entry.id, entry.incarnation)
+        return [Reply(session.number, SubscribeResponse(entry.id, end)), Tell((entry.owner,), cut)]
+
+    def _told(self, number: int, id: GlobalId) -> tuple[Session | None, Collection | None]:
+        """The subscription or copy `id` of an open session."""
+        session = self._state.sessions.get(number)
+        entry = None if session is None else session.own_catalog.get(id)
+        return session, entry if entry is not None and entry.export.kind in TOLD_KINDS else None
+
+    def _end_telling(self, session: Session, entry: Collection) -> None:
+        session.own_catalog.end_telling(entry)
+        self._state.lose_imports(entry.dataflow)
