@@ -1,7 +1,8 @@
 """The multiplexer's connections to clients: bytes become events of the state machine, its answers bytes.
 
 Who does not read is bounded: its commands are not read while it has answers to take, and past a limit it is
-closed. Nor are they while some that were read wait for their turn, so that who says much is bounded as well. One whose session is over is told why, and closed once that was taken or `flush_s` have passed.
+closed. Nor are they while some that were read wait for their turn, so that who says much is bounded as well.
+One whose session is over is told why, and closed once that was taken or `flush_s` have passed.
 
 Does not: decide anything about commands.
 """

@@ -11,8 +11,11 @@ from typing import Protocol
 
 from controller_proto.errors import LocalProtocolError
 
-__all__ = ["cannot_connect", "parse_address", "peer_pid"]
+__all__ = ["BACKLOG_RETRY_S", "cannot_connect", "parse_address", "peer_pid"]
 
+# A unix listener whose backlog is full turns a connect that may not block away (EAGAIN), and nothing tells
+# when there is room: only trying again does.
+BACKLOG_RETRY_S = 0.01
 _PEER = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from controller_proto.address import cannot_connect, parse_address, peer_pid
+from controller_proto.address import BACKLOG_RETRY_S, cannot_connect, parse_address, peer_pid
 from controller_proto.client_end import ClientEnd
 from controller_proto.command import CancelPeek, Command, Hello, Sync
 from controller_proto.errors import CodecError, LocalProtocolError
@@ -38,14 +38,14 @@ class WireClient:
 
     @classmethod
     def connect(cls, address: str, *, timeout_s: float = 10.0, limit_bytes: int = MAX_FRAME_BYTES) -> Self:
-        """Connect to `address`. Raises OSError if nobody listens, naming the address; LocalProtocolError if
-        it is no address.
+        """Connect to `address`. Raises OSError if nobody listens or takes us in, naming the address;
+        LocalProtocolError if it is no address.
         """
         family, where = parse_address(address)
         connected = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             connected.settimeout(timeout_s)
-            connected.connect(where)
+            _connect(connected, where, time.monotonic() + timeout_s)
             if family != socket.AF_UNIX:
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
@@ -196,3 +196,13 @@ class WireClient:
         self.end.receive(data)
         if data and self.end.over is not None:
             self._socket.shutdown(socket.SHUT_RDWR)  # its framing is broken: nothing more can be read
+
+
+def _connect(connecting: socket.socket, where: str | tuple[str, int], deadline: float) -> None:
+    while True:
+        try:
+            return connecting.connect(where)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise TimeoutError("it takes in no connections") from None
+            time.sleep(BACKLOG_RETRY_S)

@@ -20,6 +20,7 @@ import pytest
 from clusterd import internal
 from clusterd.config import Config, MuxConfig
 from clusterd.endpoint import Endpoint
+from clusterd.link import READ_BYTES
 from clusterd.listening import ListeningSocket
 from clusterd.process import ComputeRuntimeRole, MuxSpec, WorkerLink
 from controller_proto.client import WireClient
@@ -316,6 +317,28 @@ def test_a_slow_client_is_not_read_further_and_slows_nobody(make: Callable[..., 
                     rest = rest[slow._socket.send(rest) :]
             response = slow.recv(1.0)
             got += isinstance(response, PeekResponse)
+
+
+def test_who_says_more_than_is_handled_is_read_no_faster(make: Callable[..., Rig]) -> None:
+    # Cancels of nothing are not answered, so nothing that is unread would stop them.
+    rig = make(config=replace_config(frames_per_turn=4))
+    with rig.client() as flood, rig.client() as quick:
+        flood.hello("", kind="reader")
+        quick.hello("q", kind="reader")
+        flood.sync(DEADLINE_S)
+        frames = b"".join(
+            encode_frame(encode_message(CancelPeek(1000 + i, uuid="none"))) for i in range(100_000)
+        )
+        inbox = rig.endpoint._clients.by_session[1].inbox
+        most = 0
+        rest = memoryview(frames)
+        flood._socket.setblocking(False)
+        while rest:
+            with contextlib.suppress(BlockingIOError):
+                rest = rest[flood._socket.send(rest) :]
+            quick.sync(DEADLINE_S)
+            most = max(most, len(inbox))
+        assert most * len(frames) // 100_000 <= READ_BYTES
 
 
 def test_a_client_that_never_reads_is_closed_past_the_limit(make: Callable[..., Rig]) -> None:

@@ -180,6 +180,22 @@ def test_connecting_where_nobody_listens_is_the_systems_error(tmp_path: Path) ->
     assert f"unix:{tmp_path}/none" in str(caught.value)
 
 
+def test_a_full_backlog_is_waited_for_within_the_timeout(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
+        listener.bind(path)
+        listener.listen(0)
+        first.connect(path)
+        with pytest.raises(TimeoutError, match=r"cannot connect to unix:.*: it takes in no connections"):
+            WireClient.connect(f"unix:{path}", timeout_s=0.05)
+        soon = threading.Timer(0.05, lambda: listener.accept()[0].close())
+        soon.start()
+        try:
+            WireClient.connect(f"unix:{path}", timeout_s=10).close()
+        finally:
+            soon.join()
+
+
 def test_who_is_fenced_is_told_how_to_read_and_a_reason_is_told_once(pair: Pair) -> None:
     client, replica = pair
     assert client.peer_pid == os.getpid()
