@@ -64,8 +64,7 @@ class ImportSource:
         self._round: Round | None = None
         self.frontier = shard.upper
         self.expected_rows = 0
-        self._told_from: Frontier | None = None
-        self._untold_text = ""
+        self._since = Frontier.minimum()  # of the shard, when it was read last
 
     @property
     def schema(self) -> Columns:
@@ -96,8 +95,8 @@ class ImportSource:
             yield Delta.of(round.cut(updates))
         for updates in errors:
             yield Delta(nothing.oks, round.cut(updates))
-        for updates in self._untold(round):
-            yield Delta(nothing.oks, round.cut(updates))
+        if round.is_first and not self._since.less_equal(round.as_of):
+            yield Delta(nothing.oks, round.cut(_untold(self._since, round.as_of)))
 
     def _open(self, round: Round) -> tuple[Iterator[Updates], Iterator[Updates]] | None:
         """What the shard has of the round; None if it is locked."""
@@ -106,28 +105,12 @@ class ImportSource:
             with shard.briefly():
                 blocks = shard.read(lower, upper, block_rows=BLOCK_ROWS)
                 errors = shard.read_errors(lower, upper, block_rows=BLOCK_ROWS)
-                since = shard.since  # last: a part that was merged meanwhile has times rounded up to it
+                self._since = shard.since  # last: what was merged meanwhile has times rounded up to it
         except Refusal as refusal:
             if refusal.code != "timeout":
                 raise
             return None
-        if round.is_first and not since.less_equal(round.as_of):
-            self._told_from = since
         return blocks, errors
-
-    def _untold(self, round: Round) -> Iterator[Updates]:
-        """The error that stands from `as_of` to the shard's since, if that was raised before we read."""
-        end = self._told_from
-        if end is None:
-            return
-        text = f"below-since: a shard was compacted to {end} before it was read at {round.as_of}"
-        error = Column.from_pylist(ColumnType.TEXT, [self._untold_text or text])
-        if round.is_first:
-            self._untold_text = text
-            yield Updates((error,), np.array([round.as_of], np.uint64), np.ones(1, np.int64))
-        if not end.is_empty and not round.limit.less_equal(end.time):
-            self._told_from = None
-            yield Updates((error,), np.array([end.time], np.uint64), -np.ones(1, np.int64))
 
     def finish(self) -> None:
         self._round = None
@@ -140,3 +123,11 @@ class ImportSource:
     def close(self) -> None:
         """The shard's handle is its owner's."""
         self._round = None
+
+
+def _untold(since: Frontier, as_of: int) -> Updates:
+    """The error that stands from `as_of` up to `since`."""
+    text = f"below-since: a shard was compacted to {since} before it was read at {as_of}"
+    times = [as_of] if since.is_empty else [as_of, since.time]
+    column = Column.from_pylist(ColumnType.TEXT, [text] * len(times))
+    return Updates((column,), np.array(times, np.uint64), np.array([1, -1][: len(times)], np.int64))

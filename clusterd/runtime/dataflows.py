@@ -36,7 +36,14 @@ from clusterd.runtime.views import Views
 from clusterd.storage.copy_out import CopyOut
 from clusterd.storage.store import Store
 from clusterd.storage.tail import ShardTail
-from controller_proto.dataflow import Export, IndexImport, SourceImport
+from controller_proto.dataflow import (
+    TOLD_KINDS,
+    DataflowHeader,
+    Export,
+    IndexImport,
+    SourceImport,
+    is_one_shot,
+)
 from controller_proto.errors import Refusal
 from shm_arrangements.batch import Batch
 from shm_arrangements.contracts import TraceReader
@@ -45,14 +52,18 @@ from shm_arrangements.frontier import Frontier
 from shm_arrangements.index_writer import IndexWriter
 from shm_arrangements.schema import ArrangementSchema
 
-__all__ = ["RESOURCES", "Dataflows", "FrozenTrace", "no_room"]
+__all__ = ["RESOURCES", "Dataflows", "FrozenTrace"]
 
 Clock = Callable[[], float]
 RESOURCES = (ShmExhausted, RegistryFull)  # what a machine may run out of
+_OUT_OF_REACH = (Refusal, OSError)  # a shard
 
 
-def no_room(number: int, error: Exception) -> Failed:
-    """Query `number` found no room."""
+def _failed(number: int, error: Exception) -> Failed:
+    if isinstance(error, Refusal):
+        return Failed(number, error.code, error.message, error.hint)
+    if isinstance(error, OSError):
+        return Failed(number, "limit", f"a shard could not be read: {error}", "see that it can")
     return Failed(number, "limit", str(error), "free shared memory, or ask for less")
 
 
@@ -100,15 +111,18 @@ class Dataflows:
         self.views = Views(store, clock)
         self._tail: ShardTail | None = None
         self._clock = clock
+        self.expires_at: int | None = None  # of what is built from now on; a query keeps nothing that could
         self._retries: Retries[str] = Retries()  # of looks at shards
-        # A query that finds no room ends alone; a maintained dataflow cannot be given up (exit code).
-        contained = () if published is None else RESOURCES
-        self._scheduler = Scheduler(chunk_s=chunk_s, contained=contained)
+        # What is answered once, or told, ends alone; a maintained dataflow cannot be given up (exit code).
+        self._contained = _OUT_OF_REACH if published is None else (*RESOURCES, *_OUT_OF_REACH)
+        self._scheduler = Scheduler(chunk_s=chunk_s, contained=self._contained)
         self._running: dict[int, _Running] = {}
         self._telling: deque[tuple[int, Iterator[Tell | RoundDone]]] = deque()
 
-    def build(self, build: Build) -> None:
-        """Render it. Raises: ShmExhausted, RegistryFull; nothing of it is left then."""
+    def build(self, build: Build) -> Failed | None:
+        """Render it. One that can be given up has Failed then; else raises ShmExhausted, RegistryFull,
+        Refusal, OSError. Nothing of it is left in either case.
+        """
         environment = _Environment(self, build)
         try:
             graph = build_graph(
@@ -118,16 +132,20 @@ class Dataflows:
                 subscribed=environment.subscribed,
                 view=environment.view,
                 copy=environment.copy,
+                expires_at=None if is_one_shot(build.header) else self.expires_at,
             )
-        except BaseException:
+        except BaseException as error:
             for key in build.exports:
                 self._owned.close(key)
                 self.views.close(key)
+            if isinstance(error, self._contained) and not _is_maintained(build.header):
+                return _failed(build.number, error)
             raise
         self._running[build.number] = _Running(
             build, environment.sources, environment.subscriptions, environment.copies
         )
         self._scheduler.add(build.number, graph)
+        return None
 
     def start(self, start: StartRound) -> None:
         """Run the round from now on. No effect if the dataflow could not be built."""
@@ -175,15 +193,18 @@ class Dataflows:
         return event
 
     def step(self, budget_s: float) -> list[RoundDone | Failed | Tell]:
-        """Run a chunk or some; the rounds that are over with nothing to tell but what a copy answers, and the
-        queries that found no room.
+        """Run a chunk or some; the rounds that are over with nothing to tell but what a copy answers, and
+        what ended alone. Raises as `build` does, of what is maintained.
         """
         step = self._scheduler.step(budget_s, self._clock)
         done: list[RoundDone | Failed | Tell] = []
         for failed in step.failed:
             assert isinstance(failed.dataflow, int)
-            self._running[failed.dataflow].is_running = False
-            done.append(no_room(failed.dataflow, failed.error))
+            running = self._running[failed.dataflow]
+            running.is_running = False
+            if _is_maintained(running.build.header):
+                raise failed.error
+            done.append(_failed(failed.dataflow, failed.error))
         for completed in step.completed:
             assert isinstance(completed.dataflow, int)
             running = self._running[completed.dataflow]
@@ -243,6 +264,10 @@ class Dataflows:
         return [*self._look_at(self._retries.due(self._clock())), *self.views.look_again()]
 
     @property
+    def may_look_again(self) -> bool:
+        return self.retry_in_s is not None and self.retry_in_s <= 0
+
+    @property
     def retry_in_s(self) -> float | None:
         """How long until something is to `look_again` at, or a view to write; None if nothing failed."""
         next_s = self._retries.next_s()
@@ -256,7 +281,7 @@ class Dataflows:
         """None if it is out of reach: then it is put off."""
         assert self._store is not None
         try:
-            found = self._store.shard(name)
+            found = self._store.shard(name, briefly=True)
             with found.briefly():
                 upper = found.upper
         except (Refusal, OSError) as problem:
@@ -350,6 +375,10 @@ class _Environment:
         incarnation = self._exports.get(export.id)
         if incarnation is not None:
             self.subscriptions.append(((export.id, incarnation), subscription))
+
+
+def _is_maintained(header: DataflowHeader) -> bool:
+    return not is_one_shot(header) and header.exports[0].kind not in TOLD_KINDS
 
 
 def _tell(

@@ -33,7 +33,7 @@ from clusterd.operators.kernels import warm
 from clusterd.process import ComputeRuntimeRole, WorkerSpec
 from clusterd.runtime import effects as fx
 from clusterd.runtime.core import RuntimeCore
-from clusterd.runtime.dataflows import RESOURCES, Dataflows, no_room
+from clusterd.runtime.dataflows import RESOURCES, Dataflows
 from clusterd.runtime.deadlines import Deadlines
 from clusterd.runtime.evaluate import Readable, Stashing, evaluate_pieces
 from clusterd.runtime.interactive import Interactive
@@ -105,7 +105,7 @@ class WorkerLoop:
             fx.Parked: lambda effect: self._deadlines.add(effect.pending, time.monotonic()),
             fx.SendPart: lambda effect: self._stashes.ask((effect.session, effect.uuid)),
             fx.Abandon: self._abandon,
-            fx.Build: self._build,
+            fx.Build: self.dataflows.build,
             fx.StartRound: self.dataflows.start,
             fx.CloseGraph: lambda effect: self.dataflows.close(effect.number),
             fx.CloseIndex: lambda effect: self.owned.close(effect.key),
@@ -173,6 +173,7 @@ class WorkerLoop:
             or self._may_send_part
             or self.dataflows.has_work
             or self.dataflows.views.has_work
+            or self.dataflows.may_look_again
             or self.owned.can_merge
         )
 
@@ -372,15 +373,6 @@ class WorkerLoop:
             scan.close()
         self._stashes.drop(name)
 
-    def _build(self, effect: fx.Build) -> fx.Event | None:
-        try:
-            self.dataflows.build(effect)
-        except RESOURCES as error:
-            if self.published is None:
-                raise  # maintenance: the dataflow was accepted and cannot be kept up (exit code of its own)
-            return no_room(effect.number, error)
-        return None
-
     def _set_compaction(self, effect: fx.SetCompaction) -> None:
         self.owned.set_compaction(effect.key, effect.frontier)
 
@@ -402,6 +394,7 @@ class WorkerLoop:
         stash_bytes = int(settings["stash_result_bytes"])
         self._stashing = Stashing(stash_bytes, self._message_bytes, self._stashes.create)
         self._deadlines.set_limit(float(settings["wait_limit"]))
+        self.dataflows.expires_at = int(settings["expires_at"]) or None
 
     def _arm(self, effect: fx.ArmFailpoint) -> None:
         try:

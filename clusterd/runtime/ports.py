@@ -35,6 +35,13 @@ class WorkerPorts:
         except CodecError as error:
             raise Refusal(error.code, error.message, error.hint) from error
         plan = plan_dataflow(create.header, body, indexes)
+        try:
+            self._check_shards(create)
+        except OSError as error:
+            raise Refusal("unknown-shard", f"a shard could not be looked at: {error}") from error
+        return plan
+
+    def _check_shards(self, create: CreateDataflow) -> None:
         for source in create.header.source_imports:
             self._check_source(source, create.header.as_of)
         for export in create.header.exports:
@@ -42,7 +49,6 @@ class WorkerPorts:
                 self._check_view(export)
             elif export.kind == "copy-to":
                 check_copy(export)
-        return plan
 
     def check_peek(self, peek: Peek, index: Export) -> None:
         check_peek(peek, index)

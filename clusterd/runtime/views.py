@@ -180,7 +180,7 @@ class Views:
         try:
             if not self._open.has_shard(export.shard):
                 return PageSeen(key, "absent")
-            shard = self._shard(export.shard)
+            shard = self._shard(export.shard, briefly=True)
             with shard.briefly():
                 upper = shard.upper
         except (Refusal, OSError) as problem:
@@ -206,7 +206,7 @@ class Views:
 
     def readable(self, key: Key) -> StoredRows:
         export = self._stored[key]
-        shard = self._shard(export.shard)
+        shard = self._shard(export.shard, briefly=True)
         return StoredRows(key[0], shard, arrangement_schema(shard.schema, export.key))
 
     @property
@@ -223,8 +223,8 @@ class Views:
             raise InvariantViolation("a view without a data directory")
         return self._store
 
-    def _shard(self, name: str) -> Shard:
-        return self._open.shard(name)
+    def _shard(self, name: str, *, briefly: bool = False) -> Shard:
+        return self._open.shard(name, briefly=briefly)
 
     def _made(self, export: Export) -> Shard:
         try:

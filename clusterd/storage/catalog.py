@@ -22,9 +22,12 @@ from clusterd.storage.parts import PartInfo
 from controller_proto.schema import Schema
 from shm_arrangements.frontier import Frontier
 
-__all__ = ["LOCK_WAIT_S", "Catalog", "ShardState", "frontier_of", "frontier_text", "time_text"]
+__all__ = [
+    "LOCK_BRIEFLY_S", "LOCK_WAIT_S", "Catalog", "ShardState", "frontier_of", "frontier_text", "time_text",
+]  # fmt: skip
 
 LOCK_WAIT_S = 30.0  # a commit holds the lock for the few syncs of one transaction
+LOCK_BRIEFLY_S = 0.05  # of who has other things to do: as long as a piece of work may take
 
 
 class ShardState(msgspec.Struct, frozen=True):

@@ -48,9 +48,10 @@ class DirectoryPlace:
     def has(self, name: str) -> bool:
         return (self._shards / name / sqlite_catalog.NAME).exists()
 
-    def open_shard(self, name: str) -> tuple[SqliteCatalog, LocalParts]:
+    def open_shard(self, name: str, *, lock_wait_s: float) -> tuple[SqliteCatalog, LocalParts]:
         directory = self._shards / name
-        return SqliteCatalog(directory / sqlite_catalog.NAME), LocalParts(directory)
+        catalog = SqliteCatalog(directory / sqlite_catalog.NAME, lock_wait_s=lock_wait_s)
+        return catalog, LocalParts(directory)
 
     def create(self, name: str, schema: Schema, fill: Fill | None) -> bool:
         directory = self._shards / name

@@ -49,8 +49,8 @@ class Place(Protocol):
 
     def has(self, name: str) -> bool: ...
 
-    def open_shard(self, name: str) -> tuple[Catalog, Parts]:
-        """Of a shard that is there."""
+    def open_shard(self, name: str, *, lock_wait_s: float) -> tuple[Catalog, Parts]:
+        """Of a shard that is there. lock_wait_s: of the catalog, from now on."""
 
     def create(self, name: str, schema: Schema, fill: Fill | None) -> bool:
         """Make the shard with what `fill` appends, or not at all if that raises; False if it is there."""

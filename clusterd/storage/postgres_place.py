@@ -100,7 +100,9 @@ class PostgresPlace:
     def has(self, name: str) -> bool:
         return bool(self._rows("SELECT 1 FROM clusterd.shard WHERE name = %s", (name,)))
 
-    def open_shard(self, name: str) -> tuple[PostgresCatalog, ObjectParts]:
+    def open_shard(
+        self, name: str, *, lock_wait_s: float = LOCK_TIMEOUT_S
+    ) -> tuple[PostgresCatalog, ObjectParts]:
         return PostgresCatalog(self, name, GRACE_S), ObjectParts(self._system, f"{self._path}/{name}")
 
     def create(self, name: str, schema: Schema, fill: Fill | None) -> bool:

@@ -21,7 +21,7 @@ import msgspec
 from clusterd.convert import column_specs, type_name_of
 from clusterd.storage import parts
 from clusterd.storage.appending import Appending
-from clusterd.storage.catalog import LOCK_WAIT_S, Catalog
+from clusterd.storage.catalog import LOCK_BRIEFLY_S, LOCK_WAIT_S, Catalog
 from clusterd.storage.merging import LARGEST_BYTES, LARGEST_INLINE_BYTES, merge_updates, plan_merge
 from controller_proto.errors import Refusal
 from controller_proto.schema import Schema
@@ -31,8 +31,6 @@ from shm_arrangements.types import ColumnSpec
 from shm_arrangements.updates import Updates
 
 __all__ = ["Shard", "ShardStatistics"]
-
-_BRIEFLY_S = 0.05  # as long as other pieces of work may take
 
 failpoints.declare(
     "shard.part-written", "shard.catalog-committed", "shard.merge-written", "shard.merge-committed"
@@ -72,7 +70,7 @@ class Shard:
         """Within, locks of others are waited for but for a moment: for who has other things to do, and comes
         back after a Refusal(`timeout`).
         """
-        self._catalog.wait_for_locks(_BRIEFLY_S)
+        self._catalog.wait_for_locks(LOCK_BRIEFLY_S)
         try:
             yield
         finally:
@@ -275,6 +273,10 @@ class Shard:
             if not replaced:
                 for part in written:
                     part.discard()
+        except Refusal:
+            for part in written:
+                part.discard()
+            raise
         finally:
             for part in written:
                 part.release()

@@ -49,14 +49,14 @@ _POSITIONS = "CREATE TABLE IF NOT EXISTS position (name TEXT PRIMARY KEY, positi
 class SqliteCatalog:
     """A Catalog: one process's connection; kept open, for opening costs more than a query."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, lock_wait_s: float = LOCK_WAIT_S) -> None:
         """Raises as a Catalog."""
         self._name = path.parent.name
-        self._lock_wait_s = LOCK_WAIT_S
+        self._lock_wait_s = lock_wait_s
         with self._reading():
             # Autocommit: transactions are written out, `mode=rw` never makes a file.
             uri = f"file:{quote(str(path))}?mode=rw"
-            self._db = sqlite3.connect(uri, uri=True, timeout=LOCK_WAIT_S, isolation_level=None)
+            self._db = sqlite3.connect(uri, uri=True, timeout=lock_wait_s, isolation_level=None)
             self._db.execute("PRAGMA synchronous = EXTRA")
 
     @staticmethod

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from weakref import WeakValueDictionary, finalize
 
-from clusterd.storage.catalog import Catalog
+from clusterd.storage.catalog import LOCK_BRIEFLY_S, LOCK_WAIT_S, Catalog
 from clusterd.storage.data_dir import directory_of, open_data_dir
 from clusterd.storage.directory_place import DirectoryPlace
 from clusterd.storage.parts import Parts
@@ -87,16 +87,24 @@ class Store:
             fill(shard)
         return shard
 
-    def shard(self, name: str) -> Shard:
-        """The shard `name`; the same handle each time. Raises Refusal(`unknown-shard`)."""
+    def shard(self, name: str, *, briefly: bool = False) -> Shard:
+        """The shard `name`; the same handle each time. briefly: a lock on one that is not open is not waited
+        for. Raises Refusal(`unknown-shard`), and as a Catalog.
+        """
         shard = self._shards.get(name)
         if shard is None:
             if not self.place.has(_validated(name)):
                 raise Refusal(
                     "unknown-shard", f"no shard named {name!r} in {self.place.location}", "write to it first"
                 )
-            catalog, parts = self.place.open_shard(name)
-            shard = self._shards[name] = Shard(name, catalog, parts)
+            wait_s = LOCK_BRIEFLY_S if briefly else LOCK_WAIT_S
+            catalog, parts = self.place.open_shard(name, lock_wait_s=wait_s)
+            try:
+                shard = self._shards[name] = Shard(name, catalog, parts)
+            except BaseException:
+                catalog.close()
+                raise
+            catalog.wait_for_locks(LOCK_WAIT_S)
             if not self._keep:
                 finalize(shard, catalog.close)
         return shard

@@ -35,18 +35,26 @@ class Stored:
         self.rows: list[Updates] = []
         self.errors: list[Updates] = []
         self.appends = 0
+        self.faults: random.Random | None = None
+
+    def fail(self) -> None:
+        """Now and then it is out of reach."""
+        if self.faults is not None and self.faults.random() < 0.15:
+            raise self.faults.choice([Refusal("timeout", "locked"), OSError(28, "no space")])
 
     def read(self, lower: int, upper: Frontier, *, block_rows: int) -> Iterator[Updates]:
+        self.fail()
         return (_between(updates, lower, upper) for updates in list(self.rows))
 
     def read_errors(self, lower: int, upper: Frontier, *, block_rows: int) -> Iterator[Updates]:
+        self.fail()
         return (_between(updates, lower, upper) for updates in list(self.errors))
 
     def begin(self) -> Append:
         return Append(self)
 
     def sweep(self) -> None:
-        return
+        self.fail()
 
 
 class Append:
@@ -56,6 +64,7 @@ class Append:
         self._errors: list[Updates] = []
 
     def add(self, updates: Updates) -> None:
+        self._shard.fail()
         self._rows.append(updates)
 
     def add_errors(self, updates: Updates) -> None:
@@ -63,6 +72,7 @@ class Append:
 
     def commit(self, expected_upper: Frontier, new_upper: Frontier) -> None:
         shard = self._shard
+        shard.fail()
         if shard.upper != expected_upper:
             raise Refusal("upper-mismatch", f"{shard.upper}, not {expected_upper}")
         assert expected_upper.precedes(new_upper)
@@ -72,6 +82,8 @@ class Append:
         shard.errors += self._errors
         shard.upper = new_upper
         shard.appends += 1
+        if shard.faults is not None and shard.faults.random() < 0.1:
+            raise OSError(5, "nobody knows")  # but it took place
 
     def abandon(self) -> None:
         return
@@ -103,7 +115,10 @@ def delta(rows: list[Change], errors: list[Change] = ()) -> Delta:  # type: igno
 
 def run(writer: ViewWriter, pieces: int = 1 << 30) -> None:
     while pieces and writer.has_work:
-        writer.step()
+        try:
+            writer.step()
+        except (Refusal, OSError):
+            assert writer.has_work
         pieces -= 1
 
 
@@ -345,7 +360,9 @@ class Computed:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
-def test_racing_writers_that_restart_at_any_point_store_the_collection_at_every_time(seed: int) -> None:
+def test_racing_writers_that_restart_and_fail_at_any_point_store_the_collection_at_every_time(
+    seed: int,
+) -> None:
     print("seed", seed)
     rng = random.Random(seed)
     end = rng.randint(3, 25)
@@ -364,6 +381,7 @@ def test_racing_writers_that_restart_at_any_point_store_the_collection_at_every_
                 present.append(row)
                 history.append((row, time, 1))
     shard = Stored()
+    shard.faults = rng if seed % 2 else None
     flows = [Computed(rng, shard, history, 0) for _ in range(rng.randint(1, 3))]
     for _ in range(rng.randint(20, 200)):
         number = rng.randrange(len(flows))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from clusterd.convert import updates_from_rows
-from clusterd.storage import parts
+from clusterd.storage import local_parts, parts
+from clusterd.storage.appending import Appending
 from clusterd.storage.shard import Shard
+from clusterd.storage.sqlite_catalog import SqliteCatalog
 from clusterd.storage.store import Store
 from controller_proto.errors import Refusal
 from controller_proto.schema import SAMPLE_SCHEMA
@@ -81,3 +87,100 @@ def test_what_is_abandoned_leaves_nothing_and_nothing_moves_an_upper_as_well(
     shard.begin().commit(Frontier.at(0), Frontier.at(7))
     assert shard.upper == Frontier.at(7)
     assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("where", ["create", "write", "finish"])
+def test_an_append_that_finds_no_room_leaves_no_file_and_no_descriptor(
+    tmp_path: Path, shard: Shard, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    calls = 0
+
+    def second(*args: Any) -> Any:
+        """The first of the two parts succeeds."""
+        nonlocal calls
+        calls += 1
+        if where == "write" or calls == 2:
+            raise OSError(errno.ENOSPC, "no space left")
+        return kept(*args)
+
+    owner: Any = {"create": local_parts, "write": local_parts._Syncing, "finish": local_parts.LocalSink}[
+        where
+    ]
+    name = {"create": "_create", "write": "write", "finish": "finish"}[where]
+    kept = getattr(owner, name)
+    with monkeypatch.context() as full:
+        full.setattr(owner, name, second)
+        appending = shard.begin()
+        with pytest.raises(OSError, match="no space left"):
+            _append_both(appending)
+        appending.abandon()
+    gc.collect()
+    assert files(tmp_path) == []
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert shard.upper == Frontier.at(0)
+
+
+def _append_both(appending: Appending) -> None:
+    appending.add(rows([0]))
+    appending.add_errors(errors("x: y", 0))
+    appending.commit(Frontier.at(0), Frontier.at(1))
+
+
+def test_a_merge_that_meets_a_lock_leaves_no_file(tmp_path: Path, shard: Shard) -> None:
+    for time in range(4):
+        shard.append(rows([time]), Frontier.at(time), Frontier.at(time + 1))
+    other = sqlite3.connect(tmp_path / "data" / "shards" / "s" / "catalog.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Refusal, match="locked"), shard.briefly():
+        shard.merge()
+    other.close()
+    assert len(files(tmp_path)) == 4
+    assert shard.merge() == 3
+
+
+def test_an_append_that_took_place_says_so_though_its_merge_fails(
+    tmp_path: Path, shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for time in range(4):
+        appending = shard.begin()
+        appending.add(rows([time]))
+        with monkeypatch.context() as broken:
+            broken.setattr(SqliteCatalog, "replace_parts", _no_room)
+            appending.commit(Frontier.at(time), Frontier.at(time + 1))
+    assert shard.upper == Frontier.at(4)
+    assert shard.sweep() != []  # what the merge wrote
+    assert shard.statistics().updates == 4
+
+
+def _no_room(*args: object) -> bool:
+    raise OSError(errno.ENOSPC, "no space left")
+
+
+def test_a_part_that_is_gone_is_told_by_a_merge_which_does_not_look_for_it_for_ever(
+    tmp_path: Path, shard: Shard
+) -> None:
+    for time in range(4):
+        shard.append(rows([time]), Frontier.at(time), Frontier.at(time + 1))
+    (tmp_path / "data" / "shards" / "s" / files(tmp_path)[0]).unlink()
+    with pytest.raises(Refusal, match="lacks a part") as caught:
+        shard.merge()
+    assert caught.value.code == "format-mismatch"
+
+
+def test_a_damaged_catalog_and_a_lock_are_told_as_such_wherever_the_directory_is(tmp_path: Path) -> None:
+    location = tmp_path / "50% ?#x"
+    with Store.open(location) as store:
+        shard = store.create_shard("s", SAMPLE_SCHEMA)
+        shard.append(rows([0]), Frontier.at(0), Frontier.at(1))
+        other = sqlite3.connect(location / "shards" / "s" / "catalog.db", isolation_level=None)
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(Refusal) as locked, shard.briefly():
+            _ = shard.upper
+        other.execute("ROLLBACK")
+        other.close()
+        assert (locked.value.code, shard.upper) == ("timeout", Frontier.at(1))
+    (location / "shards" / "s" / "catalog.db").write_bytes(b"no database" * 999)
+    with Store.open(location) as store, pytest.raises(Refusal) as damaged:
+        store.shard("s")
+    assert damaged.value.code == "format-mismatch"
