@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 import clusterd.client
 from clusterd.client import PeekCanceled, PeekFailed, SubscriptionEnded, aio, feed
 from clusterd.client.aio import Client, Index, wire
+from clusterd.client.core import Core
 from clusterd.client.handle import Standing
 from clusterd.storage.store import Store
+from controller_proto.client_end import ClientEnd
 from controller_proto.command import AllowCompaction, CancelPeek, CreateDataflow, Peek, Sync
 from controller_proto.dataflow import Export
 from controller_proto.errors import Disconnected, LocalProtocolError, Refusal
@@ -224,6 +227,24 @@ def test_nobody_listens_is_said_with_the_address(tmp_path: Path) -> None:
                 await Client.connect(replica.address, timeout_s=0.01)
 
     asyncio.run(alone())
+
+
+def test_a_full_backlog_is_waited_for_within_the_timeout(tmp_path: Path) -> None:
+    async def crowded() -> None:
+        path = str(tmp_path / "s")
+        with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
+            listener.bind(path)
+            listener.listen(0)
+            first.connect(path)
+            core = Core(end := ClientEnd(), 1)
+            with pytest.raises(TimeoutError, match="cannot connect to unix:.*: timed out"):
+                await wire.Wire.connect(f"unix:{path}", core, end, 0.05)
+            waiting = asyncio.create_task(wire.Wire.connect(f"unix:{path}", core, end, WITHIN_S))
+            await asyncio.sleep(0)  # it was turned away once
+            listener.accept()[0].close()
+            await (await waiting).close()
+
+    asyncio.run(crowded())
 
 
 async def _subscribed(replica: FakeReplica, client: Client, index: Index) -> aio.Subscription:

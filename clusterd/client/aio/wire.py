@@ -18,7 +18,7 @@ from typing import cast
 
 from clusterd.client.core import Core
 from clusterd.client.operation import Topic
-from controller_proto.address import cannot_connect, parse_address, peer_pid
+from controller_proto.address import BACKLOG_RETRY_S, cannot_connect, parse_address, peer_pid
 from controller_proto.client_end import ClientEnd
 from controller_proto.errors import CodecError
 
@@ -51,7 +51,7 @@ class Wire(asyncio.Protocol):
             connected.setblocking(False)
             loop = asyncio.get_running_loop()
             async with asyncio.timeout(timeout_s):
-                await loop.sock_connect(connected, where)
+                await _connect(connected, where)
                 _, wire = await loop.create_connection(lambda: cls(core, end), sock=connected)
         except OSError as error:
             connected.close()
@@ -160,3 +160,14 @@ class Wire(asyncio.Protocol):
     def _wake_all(self) -> None:
         for topic in list(self._waiting):
             self._wake(topic)
+
+
+async def _connect(connecting: socket.socket, where: str | tuple[str, int]) -> None:
+    """As `loop.sock_connect`, which takes a unix socket that was turned away for one that is connected."""
+    if connecting.family != socket.AF_UNIX:
+        return await asyncio.get_running_loop().sock_connect(connecting, where)
+    while True:
+        try:
+            return connecting.connect(where)
+        except BlockingIOError:
+            await asyncio.sleep(BACKLOG_RETRY_S)
