@@ -7,11 +7,14 @@ offers what others make. Who imports a name takes it from there.
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
 import inspect
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("controller_proto", "shm_arrangements", "clusterd", "bench")
@@ -28,6 +31,14 @@ def _modules() -> dict[str, tuple[ModuleType, ast.Module]]:
                 name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
                 found[name] = importlib.import_module(name), ast.parse(path.read_text())
     return found
+
+
+@pytest.fixture(autouse=True, scope="module")
+def settled() -> None:
+    """As in conftest.py, once all modules and their trees are there, which are most of what there is."""
+    _modules()
+    gc.collect()
+    gc.freeze()
 
 
 def _made(tree: ast.Module | ast.If) -> set[str]:

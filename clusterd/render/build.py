@@ -15,7 +15,6 @@ from typing import Protocol, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from clusterd.dataflow.exchange import ExchangeFactory, identity_exchange
 from clusterd.dataflow.graph import Clock, Graph
 from clusterd.dataflow.operator import ArrangedInput, Columns, Delta, Operator, Source
 from clusterd.dataflow.scope import Scope, ScopeOutput
@@ -104,7 +103,6 @@ def build_graph(
     environment: Environment,
     *,
     clock: Clock,
-    exchange: ExchangeFactory = identity_exchange,
     subscribed: Callable[[Export, ExportSubscribe], None] | None = None,
     view: Callable[[Export], ViewWriter] | None = None,
     copy: Callable[[Export, Columns], ExportCopyTo] | None = None,
@@ -116,7 +114,7 @@ def build_graph(
     round. view: makes what writes a view. copy: makes what writes a copy of rows of these columns.
     expires_at: from when on temporal filters keep nothing.
     """
-    graph = Graph(clock=clock, exchange=exchange)
+    graph = Graph(clock=clock)
     try:
         _Building(plan, environment, graph, subscribed, view, copy, expires_at).run()
     except BaseException:
@@ -131,18 +129,18 @@ class _Building:
         plan: PhysicalPlan,
         environment: Environment,
         graph: Graph,
-        subscribed: Callable[[Export, ExportSubscribe], None] | None = None,
-        view: Callable[[Export], ViewWriter] | None = None,
-        copy: Callable[[Export, Columns], ExportCopyTo] | None = None,
-        expires_at: int | None = None,
+        subscribed: Callable[[Export, ExportSubscribe], None] | None,
+        view: Callable[[Export], ViewWriter] | None,
+        copy: Callable[[Export, Columns], ExportCopyTo] | None,
+        expires_at: int | None,
     ) -> None:
-        self._expires_at = expires_at
         self._plan = plan
         self._environment = environment
         self._graph = graph
         self._subscribed = subscribed
         self._view = view
         self._copy = copy
+        self._expires_at = expires_at
         self._numbers: list[int] = []  # of the graph's nodes, by the plan's
         self._sources = {imported.id: imported for imported in plan.header.source_imports}
         self._indexes: dict[GlobalId, tuple[int, ArrangedInput]] = {}
