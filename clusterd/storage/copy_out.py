@@ -98,16 +98,16 @@ class CopyOut:
         self._end()
 
     def abort(self) -> None:
-        """Leave nothing. No effect after the end."""
+        """Leave nothing; what cannot be removed, for its place is out of reach, is left to a sweep. No effect
+        after the end.
+        """
         if self._stream is not None:
             for part in (self._writer, self._stream):
                 with contextlib.suppress(OSError, pa.ArrowException, ValueError):
                     if part is not None:
                         part.close()
-        if self._temporary:
-            with contextlib.suppress(OSError):
-                self._system.delete_file(self._temporary)
-        self._end()
+        is_gone = not self._temporary or _removed(self._system, self._temporary)
+        self._end(is_gone=is_gone)
 
     def _begin(self) -> None:
         import pyarrow.csv
@@ -125,13 +125,15 @@ class CopyOut:
         else:
             self._writer = pyarrow.parquet.ParquetWriter(self._stream, schema)
 
-    def _end(self) -> None:
+    def _end(self, *, is_gone: bool = True) -> None:
         self._writer = self._stream = None
         self._temporary = ""
         if self._entry is not None:
             path, fd = self._entry
             self._entry = None
-            path.unlink(missing_ok=True)
+            if is_gone:
+                with contextlib.suppress(OSError):  # a sweep finds nothing to remove, and has it
+                    path.unlink()
             os.close(fd)
 
     @contextlib.contextmanager
@@ -184,6 +186,17 @@ def _place(uri: str) -> tuple[Any, str]:
     return system, str(path)
 
 
+def _removed(system: Any, path: str) -> bool:
+    """Remove a file; whether it is gone."""
+    try:
+        system.delete_file(path)
+    except FileNotFoundError:
+        return True
+    except (OSError, pa.ArrowException):
+        return False
+    return True
+
+
 def _is_place(uri: str) -> bool:
     """Whether it is the name of a file; a file system far away is asked only when it is written to."""
     try:
@@ -215,6 +228,11 @@ def _note(journal: Path, uri: str) -> tuple[Path, int]:
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX)
         if os.fstat(fd).st_nlink:
-            os.write(fd, uri.encode())
+            try:
+                os.write(fd, uri.encode())
+            except OSError:
+                path.unlink()
+                os.close(fd)
+                raise
             return path, fd
         os.close(fd)  # a sweep locked and removed it between its creation and our lock

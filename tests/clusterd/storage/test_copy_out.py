@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from clusterd.convert import column_specs, columns_from_rows
+from clusterd.storage import copy_out
 from clusterd.storage.copy_out import CopyOut, check_copy, sweep_copies
 from controller_proto.dataflow import Export
 from controller_proto.errors import Refusal
@@ -182,3 +184,38 @@ def test_what_a_killed_process_was_writing_goes_at_the_next_start_and_no_sooner(
     assert _names(data / "copies") == []
     assert sweep_copies(data) == 0
     assert sweep_copies(tmp_path / "nothing") == 0
+
+
+def test_what_cannot_be_removed_stays_in_the_journal_for_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    copy = CopyOut(_export(tmp_path / "a.csv"), data)
+    copy.write(_columns())
+    with monkeypatch.context() as away:
+        away.setattr(copy_out, "_removed", lambda system, path: False)
+        copy.abort()
+    assert len(_names(tmp_path)) == 2
+    assert sweep_copies(data) == 1
+    assert _names(tmp_path) == ["data"]
+
+
+def test_a_journal_without_room_is_an_error_of_writing_that_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    fds = len(os.listdir("/proc/self/fd"))
+
+    def full(*args: object) -> int:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as without_room:
+        without_room.setattr(os, "write", full)
+        with pytest.raises(Refusal, match="no space left") as raised:
+            CopyOut(_export(tmp_path / "a.csv"), data).write(_columns())
+    assert raised.value.code == "write-failed"
+    assert _names(data / "copies") == []
+    assert _names(tmp_path) == ["data"]
+    assert len(os.listdir("/proc/self/fd")) == fds
