@@ -129,10 +129,10 @@ class _Building:
         plan: PhysicalPlan,
         environment: Environment,
         graph: Graph,
-        subscribed: Callable[[Export, ExportSubscribe], None] | None,
-        view: Callable[[Export], ViewWriter] | None,
-        copy: Callable[[Export, Columns], ExportCopyTo] | None,
-        expires_at: int | None,
+        subscribed: Callable[[Export, ExportSubscribe], None] | None = None,
+        view: Callable[[Export], ViewWriter] | None = None,
+        copy: Callable[[Export, Columns], ExportCopyTo] | None = None,
+        expires_at: int | None = None,
     ) -> None:
         self._plan = plan
         self._environment = environment
