@@ -58,7 +58,9 @@ def tokenize(text: str) -> list[Token]:
     while position < end:
         match = _TOKEN.match(text, position)
         if match is None:
-            raise syntax_error("not understood", text, position)
+            quoted = text[position:].lstrip().startswith("'")
+            message = "texts stand in double quotes;" if quoted else "not understood"
+            raise syntax_error(message, text, position)
         kind = match.lastgroup or ""
         value = match[kind]
         if kind == "text":

@@ -8,6 +8,7 @@ Does not: wait; the operation here says for what.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from controller_proto.response import CopyError
 from controller_proto.schema import Schema
 
 __all__ = ["CopyFailed", "copy_to"]
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # else it is a path
 
 
 class CopyFailed(Exception):
@@ -49,7 +52,7 @@ def copy_to(
     """As `Client.copy_to`."""
     require_list("names", names)
     as_of = time_of(as_of, "as_of")
-    uri = str(to.absolute()) if isinstance(to, Path) else to
+    uri = to if isinstance(to, str) and _SCHEME.match(to) else str(Path(to).absolute())
     plan = yield from dataflows.input(on)
     id = dataflows.fresh("t")
 

@@ -75,7 +75,13 @@ class Core:
         try:
             sync = self.say(command.Sync(0), judged=True)
             sent.append(sync)
-            yield Wait(_JUDGED, lambda: self._synced >= sync or bool(self._judging.get(sync)), timeout_s)
+            try:
+                yield Wait(_JUDGED, lambda: self._synced >= sync or bool(self._judging.get(sync)), timeout_s)
+            except TimeoutError:
+                raise TimeoutError(
+                    f"no answer of the replica within {timeout_s:g} s: it is starting (READY is printed "
+                    "when it has), stopped, or busy"
+                ) from None
             for seq in sent:
                 refused = self._judging.get(seq)
                 if refused is not None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 
@@ -79,14 +79,22 @@ class Dataflows:
         return parse_plan(_GET.sub(lambda match: match[1] + ids[match[2]], text).splitlines())
 
     def input(self, on: str | Plan | Handle) -> Operation[Plan]:
-        """What a dataflow is made on, as a plan. Raises TypeError."""
+        """What a dataflow is made on, as a plan, in which views are their shards. Raises TypeError."""
+        plan: Plan
         if isinstance(on, Handle):
-            return on.get
-        if isinstance(on, str):
-            return (yield from (self.plan(on) if " " in on.strip() else self.source(on)))
-        if not isinstance(on, msgspec.Struct):
+            plan = on.get
+        elif isinstance(on, str):
+            plan = yield from (self.plan(on) if " " in on.strip() else self.source(on))
+        elif isinstance(on, msgspec.Struct):
+            plan = on
+        else:
             raise TypeError(f"{on!r} is no index, plan, text of one or name of a shard")
-        return on
+        shards = {}
+        for id in gets(plan):
+            view = self.standing.get(id)
+            if view is not None and view.export.shard:
+                shards[id] = (yield from self.source(view.export.shard)).id
+        return _with_gets(plan, shards) if shards else plan
 
     def find(self, id: GlobalId, instance: str | None) -> Operation[Standing]:
         """As `Client.index`, in the shared memory of `instance`."""
@@ -134,7 +142,11 @@ class Dataflows:
         time = read_time_of(at)
         plan = yield from self.input(on)
         if time is None:
-            time = self._newest([], [self.standing[id] for id in gets(plan) if id in self.standing])
+            used = gets(plan)
+            shards = [name for name, source in self.sources.items() if source in used]
+            states = (yield from work(lambda: self._shards.states(shards))) if shards else {}
+            indexes = [self.standing[id] for id in used if id in self.standing]
+            time = self._newest(list(states.values()), indexes)
         until = None if time == LAST_TIME else time + 1
         index = yield from self.create(plan, (), names, self.fresh("t"), time, until=until, schedule=True)
         try:
@@ -287,3 +299,15 @@ def gets(plan: object) -> list[GlobalId]:
         elif isinstance(item, tuple):
             stack += reversed(item)
     return list(found)
+
+
+def _with_gets(item: Any, ids: Mapping[GlobalId, GlobalId]) -> Any:
+    """A plan, or a part of one, with other ids in its Gets."""
+    if isinstance(item, Get):
+        return Get(ids.get(item.id, item.id))
+    if isinstance(item, tuple):
+        return tuple(_with_gets(each, ids) for each in item)
+    if isinstance(item, msgspec.Struct):
+        fields = {field: _with_gets(getattr(item, field), ids) for field in item.__struct_fields__}
+        return msgspec.structs.replace(item, **fields)
+    return item

@@ -12,7 +12,7 @@ from controller_proto.ids import GlobalId
 from controller_proto.plan import Get
 from controller_proto.schema import Schema, type_name
 
-__all__ = ["Handle", "Standing"]
+__all__ = ["Handle", "Standing", "standing_of"]
 
 
 @dataclass(eq=False, slots=True)
@@ -24,7 +24,7 @@ class Standing:
 
 
 class Handle:
-    """What an index is: `schema` of its rows, `key` positions in it."""
+    """What an index or view is: `schema` of its rows, `key` positions in it."""
 
     def __init__(self, standing: Standing) -> None:
         self.standing = standing
@@ -55,4 +55,11 @@ class Handle:
         columns = self.schema.columns
         told = ", ".join(f"{c.name} {type_name(c)}{'?' if c.nullable else ''}" for c in columns)
         key = ", ".join(columns[position].name for position in self.key)
-        return f"Index({self.id}: {told}; key=[{key}], since={self.since})"
+        return f"{type(self).__name__}({self.id}: {told}; key=[{key}], since={self.since})"
+
+
+def standing_of(given: Handle) -> Standing:
+    """What a user passes as an index or view. Raises TypeError."""
+    if not isinstance(given, Handle):
+        raise TypeError(f"{given!r} is no index or view: give what created it returned, or client.index(ID)")
+    return given.standing

@@ -21,7 +21,7 @@ from clusterd.client.answer import Answer
 from clusterd.client.core import Core
 from clusterd.client.dataflows import Dataflows
 from clusterd.client.feed import Feed
-from clusterd.client.handle import Handle
+from clusterd.client.handle import Handle, standing_of
 from clusterd.client.index import Index
 from clusterd.client.operation import DEADLINE_S, Operation, Wait, Work
 from clusterd.client.peeks import PeekOptions
@@ -292,7 +292,7 @@ class Client:
 
     def allow_writes(self, view: Handle) -> None:
         """Let a materialized view be written, for good."""
-        self.run(allow_writes(self.core, view.standing))
+        self.run(allow_writes(self.core, standing_of(view)))
 
     def query(
         self,
@@ -302,9 +302,9 @@ class Client:
         names: Sequence[str] | None = None,
         timeout_s: float | None = DEADLINE_S,
     ) -> Answer:
-        """The rows of a plan over indexes (or its text), computed once, by the runtime for reads if there is
-        one. at: `latest` (None is the same) is the newest time that all of them have sealed, as far as was
-        heard. Raises Refusal as `create_index`, and as `peek`.
+        """The rows of a plan over indexes and shards (or its text), computed once, by the runtime for reads
+        if there is one. at: `latest` (None is the same) is the newest time that all of them have sealed, of
+        indexes as far as was heard. Raises Refusal as `create_index`, and as `peek`.
         """
         self.pump()
         return self.run(self.dataflows.query(on, at, names, timeout_s))
@@ -347,9 +347,10 @@ class Client:
         """Have the replica write an index, a shard (by name) or a plan (or its text), as it is at `as_of`
         (default: the newest time that all its inputs have sealed), to a file. Returns how many rows.
 
-        to: a path on the replica's machine, or a URI (`s3://..`). format: by default as the name ends. The
-        file is there whole, in place of what was there, or not at all. Raises Refusal as `create_index`;
-        CopyFailed; TimeoutError, the copy then being dropped.
+        to: a path on the replica's machine, which begins in the current directory of this process if not
+        with a /, or a URI (`s3://..`). format: by default as the name ends. The file is there whole, in place
+        of what was there, or not at all. Raises Refusal as `create_index`; CopyFailed; TimeoutError, the copy
+        then being dropped.
         """
         self.pump()
         return self.run(copies.copy_to(self.core, self.dataflows, on, to, format, as_of, names, timeout_s))
@@ -361,16 +362,16 @@ class Client:
 
     def schedule(self, index: Handle) -> None:
         """Let a dataflow that was created with `schedule=False` run."""
-        self.run(self.dataflows.schedule(index.standing))
+        self.run(self.dataflows.schedule(standing_of(index)))
 
     def allow_compaction(self, index: Handle, since: int) -> None:
         """Promise that `index` is not read before `since` any more; reads below it are refused."""
-        self.dataflows.allow_compaction(index.standing, since)
+        self.dataflows.allow_compaction(standing_of(index), since)
         self._wire.flush()
 
     def drop(self, index: Handle) -> None:
         """End a dataflow; what waits for it is answered `dropped`."""
-        self.dataflows.drop(index.standing)
+        self.dataflows.drop(standing_of(index))
         self._wire.flush()
 
     def update_configuration(self, **settings: bool | int | float | str) -> None:
@@ -415,14 +416,14 @@ class Client:
         [('Arthur',)]
         ({'name': ['Arthur'], 'height': [251]}, [251], True)
         """
-        return self.run(peeks.peek(self.core, index.standing, timeout_s, options))
+        return self.run(peeks.peek(self.core, standing_of(index), timeout_s, options))
 
     def start_peek(self, index: Handle, **options: Unpack[PeekOptions]) -> str:
         """Ask for the rows of an index, as `peek` does. Returns the uuid for `await_peek` and `cancel_peek`.
 
         Raises TypeError, ValueError, Refusal(`invalid-plan`) for arguments that cannot be meant.
         """
-        uuid = peeks.start_peek(self.core, index.standing, **options)
+        uuid = peeks.start_peek(self.core, standing_of(index), **options)
         self._wire.flush()
         return uuid
 

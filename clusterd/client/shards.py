@@ -16,6 +16,7 @@ from clusterd.storage.store import Store
 from controller_proto.dataflow import WireFrontier
 from controller_proto.errors import LocalProtocolError, Refusal
 from controller_proto.schema import Schema
+from controller_proto.suggest import did_you_mean
 from shm_arrangements.frontier import Frontier
 
 __all__ = ["ShardState", "Shards"]
@@ -73,7 +74,11 @@ class Shards:
         shard.append(updates_from_rows(shard.schema, [], 0), shard.upper, new)
 
     def schema(self, name: str) -> Schema:
-        """Raises Refusal(`unknown-shard`)."""
+        """Raises Refusal(`unknown-shard`), with the name that was probably meant."""
+        if not self.store.has_shard(name):
+            known = did_you_mean(name, self.store.list())
+            hint = f"{known}; an index is named by what created it, or as 'Get ID'"
+            raise Refusal("unknown-shard", f"no shard named {name!r} in {self.store.place.location}", hint)
         return self.store.shard(name).schema
 
     def states(self, names: Iterable[str]) -> dict[str, ShardState]:

@@ -15,7 +15,7 @@ Does not: print, read the environment (cli.py).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -39,6 +39,7 @@ from clusterd.ingest.source import (
 )
 from clusterd.ingest.stopping import Stop, StopRequested
 from clusterd.storage.store import Store
+from controller_proto.suggest import did_you_mean
 
 __all__ = ["Feed", "FeedOptions"]
 
@@ -146,6 +147,7 @@ class _Session:
         options, slot = self._options, self._options.slot
         server = server_of(self._stream)
         tables = {table.oid: table for table in published_tables(self._side, options.publication)}
+        _check_named(self._options.shards, tables.values())
         _check_identities(tables)
         self._lock(tables, known)
         found = self._find(tables)
@@ -333,3 +335,15 @@ def _check_identities(tables: Mapping[int, PublishedTable]) -> None:
             f"these tables do not log whole old rows: {', '.join(lacking)}",
             "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in lacking),
         )
+
+
+def _check_named(shards: Iterable[str], tables: Iterable[PublishedTable]) -> None:
+    """A table that is named wrongly would go to a shard of its own name, unnoticed."""
+    published = [table.full_name for table in tables]
+    for name in shards:
+        if name not in published:
+            raise IngestError(
+                "bad-setup",
+                f"--shard names table {name!r}, which is not in the publication",
+                did_you_mean(name, published),
+            )

@@ -226,6 +226,17 @@ def test_a_client_and_an_index_say_what_they_are(client: Client, index: Index) -
     assert repr(index) == "Index(u2: id bigint, payload text; key=[id], since=0)"
 
 
+def test_what_is_no_index_or_shard_is_refused_with_what_would_be(client: Client) -> None:
+    with pytest.raises(TypeError, match="'u2' is no index or view: give what created it returned"):
+        client.drop("u2")  # type: ignore[arg-type]
+    with pytest.raises(Refusal, match=r"no shard named 'friut' in .*; did you mean fruit\?"):
+        client.source("friut")
+    with pytest.raises(Refusal, match=r"no shard named 'u2' in .* an index is named by .* 'Get ID'"):
+        client.create_index("u2")
+    with pytest.raises(LocalProtocolError, match="texts stand in double quotes; at \" 'x'\" of"):
+        client.create_index("Filter #1 = 'x'\n  Get fruit")
+
+
 def test_a_client_without_shards_says_how_to_have_them() -> None:
     left, right = socket.socketpair()
     with left, right, pytest.raises(LocalProtocolError, match="connect with data_dir="):

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import doctest
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from clusterd.client import PeekCanceled, SubscriptionEnded, answer, arguments, feed, operation, peeks
+from clusterd.client import (
+    PeekCanceled,
+    SubscriptionEnded,
+    answer,
+    arguments,
+    copies,
+    feed,
+    operation,
+    peeks,
+)
 from clusterd.client.arguments import LAST_TIME
 from clusterd.client.core import Core
 from clusterd.client.dataflows import Dataflows
-from clusterd.client.handle import Standing
+from clusterd.client.handle import Handle, Standing
 from clusterd.client.operation import Operation, Wait, Work
 from clusterd.client.shards import Shards
+from clusterd.storage.store import Store
 from controller_proto import address, client_end
 from controller_proto.client_end import ClientEnd
 from controller_proto.command import (
@@ -42,6 +53,7 @@ from controller_proto.response import (
     Synced,
 )
 from controller_proto.schema import SAMPLE_SCHEMA
+from shm_arrangements.frontier import Frontier
 
 INDEX = Standing(Export("u9", "index", "u1", SAMPLE_SCHEMA, (0,)), 0)
 ROWS = PeekRows(((1,), ("a",)), (1,))
@@ -57,10 +69,10 @@ def test_examples_of_docstrings_are_true(module: ModuleType) -> None:
 class Session:
     """A core that has begun, and what its other end hears."""
 
-    def __init__(self, epoch: int | None = 7) -> None:
+    def __init__(self, epoch: int | None = 7, store: Store | None = None) -> None:
         self.core = Core(ClientEnd(), epoch)
         self.core.create_instance({})
-        self.dataflows = Dataflows(self.core, Shards(None))
+        self.dataflows = Dataflows(self.core, Shards(store))
         self.dataflows.standing["u9"] = INDEX
         self.begin()
 
@@ -115,6 +127,51 @@ def test_a_refusal_is_kept_only_for_who_waits_for_it() -> None:
     with pytest.raises(Refusal, match="unknown-id: no u9; create it"):
         session.step(schedule)
     assert session.core._judging == {}
+
+
+def test_a_replica_that_does_not_answer_is_said_to_be_starting_stopped_or_busy() -> None:
+    waiting = Session().core.accepted([], 2)
+    waiting.send(None)
+    with pytest.raises(TimeoutError, match="no answer of the replica within 2 s: it is starting"):
+        waiting.throw(TimeoutError())
+
+
+def test_a_view_is_read_from_its_shard_wherever_it_is_an_input(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        store.create_shard("kept", SAMPLE_SCHEMA)
+        session = Session(store=store)
+        view = Standing(Export("u7", "materialized-view", "u1", SAMPLE_SCHEMA, shard="kept"), 0)
+        session.dataflows.standing["u7"] = view
+        source = session.step(session.dataflows.input("kept"))
+        assert session.step(session.dataflows.input(Handle(view))) == source
+        text = "Union\n  Get u9\n  Filter #0 > 1\n    Get u7"
+        same = f"Union\n  Get u9\n  Filter #0 > 1\n    Get {source.id}"
+        assert session.step(session.dataflows.input(text)) == session.step(session.dataflows.plan(same))
+        session.step(session.dataflows.create_index(Handle(view), ["id"], None, None, None, True))
+        created = next(said for said in session.said() if isinstance(said, CreateDataflow))
+        assert [source.shard for source in created.header.source_imports] == ["kept"]
+        assert created.header.index_imports == ()
+
+
+def test_a_query_over_a_shard_reads_its_newest_time(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        store.create_shard("fruit", SAMPLE_SCHEMA).advance_since(Frontier.at(4))
+        session = Session(store=store)
+        Shards(store).advance("fruit", 7)
+        session.step(session.dataflows.query("fruit", "latest", None, 1))
+        created = next(said for said in session.said() if isinstance(said, CreateDataflow))
+        assert (created.header.as_of, created.header.until) == (6, 7)
+
+
+@pytest.mark.parametrize(
+    ("to", "uri"),
+    [("a.csv", "{cwd}/a.csv"), (Path("b/a.csv"), "{cwd}/b/a.csv"), ("/x/a.csv", "/x/a.csv"), ("s3://b/a", "s3://b/a")],
+)  # fmt: skip
+def test_a_copys_path_begins_where_the_process_is(to: str | Path, uri: str) -> None:
+    session = Session()
+    session.step(copies.copy_to(session.core, session.dataflows, Get("u9"), to, "csv", 0, None, 1))
+    created = next(said for said in session.said() if isinstance(said, CreateDataflow))
+    assert created.header.exports[0].uri == uri.format(cwd=Path.cwd())
 
 
 def test_what_is_heard_is_noted_under_what_it_is_about_whoever_waits() -> None:

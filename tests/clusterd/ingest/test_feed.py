@@ -373,6 +373,10 @@ def test_what_is_not_set_up_is_told_with_what_to_do(
         error = error_of(tmp_path, options)
         assert code_of(error) == code
         assert text in str(error)
+    server.execute(database, "ALTER PUBLICATION p SET (publish = 'insert, update, delete, truncate')")
+    error = error_of(tmp_path, options_of(server, database, shards={"public.aa": "x"}))
+    assert code_of(error) == "bad-setup"
+    assert "table 'public.aa', which is not in the publication; did you mean public.a?" in str(error)
     slots = server.execute(database, f"SELECT * FROM pg_replication_slots WHERE database = '{database}'")
     assert not slots, "a slot would keep WAL for nobody"
 
