@@ -21,6 +21,7 @@ from clusterd.driver.completion import DELIMITERS, complete
 from clusterd.driver.driver import DIRECTIVES, carry_out
 from clusterd.driver.help import help_lines
 from clusterd.driver.state import Run, Skip
+from clusterd.driver.wakeups import interrupt_waits
 from controller_proto.errors import LocalProtocolError
 from controller_proto.script import Stanza, split_words
 
@@ -111,7 +112,7 @@ def shell(run: Run, history: Path) -> None:
         if not sys.stdin.isatty():
             Shell(run, _next_line, _print).loop()
             return
-        with _editing(history) as set_completer:
+        with interrupt_waits(), _editing(history) as set_completer:
             talk = Shell(run, input, _print)
             set_completer(talk.completions)
             talk.loop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -259,6 +260,41 @@ def test_at_a_terminal_lines_are_completed_kept_and_cancelled(tmp_path: Path) ->
     assert history.read_text().splitlines()[:4] == [
         "create-instance ", "initialization-complete", INDEX, "peek id=u1 ts=0",
     ]  # fmt: skip
+
+
+# A signal of which Python knows and that interrupts nothing, as one does that comes right before a wait.
+_SILENT_SIGNALS = """
+import _thread, sys, threading
+from clusterd.driver_cli import main
+fifo = sys.argv.pop(1)
+def trip():
+    for number in open(fifo, "rb").read():
+        _thread.interrupt_main(number)
+threading.Thread(target=trip, daemon=True).start()
+sys.exit(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_right_before_a_key_is_waited_for_does_not_wait_for_it(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with fake_replica(tmp_path / "socket", _react) as replica:
+        command = [sys.executable, "-c", _SILENT_SIGNALS, str(fifo), "shell", "--connect", replica.address]
+        with terminal([*command, "--history", str(tmp_path / "history")]) as screen:
+            screen.until("\n> ")
+            screen.type("pee")
+            screen.until("pee")
+            fifo.write_bytes(bytes([number]))
+            if number == signal.SIGINT:
+                screen.until("canceled\n> ")
+                screen.type("\x04")
+                assert screen.ended() == 0
+            else:
+                assert screen.ended() == 128 + 15
 
 
 @pytest.mark.slow
