@@ -237,7 +237,7 @@ def test_a_full_backlog_is_waited_for_within_the_timeout(tmp_path: Path) -> None
             listener.listen(0)
             first.connect(path)
             core = Core(end := ClientEnd(), 1)
-            with pytest.raises(TimeoutError, match="cannot connect to unix:.*: timed out"):
+            with pytest.raises(TimeoutError, match=r"cannot connect to unix:.*: timed out"):
                 await wire.Wire.connect(f"unix:{path}", core, end, 0.05)
             waiting = asyncio.create_task(wire.Wire.connect(f"unix:{path}", core, end, WITHIN_S))
             await asyncio.sleep(0)  # it was turned away once
@@ -245,6 +245,40 @@ def test_a_full_backlog_is_waited_for_within_the_timeout(tmp_path: Path) -> None
             await (await waiting).close()
 
     asyncio.run(crowded())
+
+
+def test_a_client_is_of_one_loop_and_says_so_in_others(tmp_path: Path) -> None:
+    async def story(replica: FakeReplica, client: Client, index: Index) -> None:
+        waiting = asyncio.create_task(index.peek(at=0))
+        await replica.hear(Peek)
+        heard = len(replica.heard)
+        calls: list[Callable[[], Awaitable[Any]]] = [
+            index.peek, lambda: client.start_peek(index), lambda: client.cancel_peek("x"), index.drop,
+            lambda: index.wait(0), lambda: index.allow_compaction(3), client.update_configuration,
+            client.reconnect,
+        ]  # fmt: skip
+
+        async def elsewhere() -> None:
+            for call in calls:
+                with pytest.raises(RuntimeError, match="the event loop it was connected in"):
+                    await call()
+
+        await asyncio.to_thread(lambda: asyncio.run(elsewhere()))
+        await replica.say(PeekResponse(replica.all(Peek)[0].uuid, rows("here"), 0, "solo"))
+        assert (await waiting).rows() == [(0, "here")]
+        assert len(replica.heard) == heard, "something was said from elsewhere"
+
+    tell(story, tmp_path)
+
+
+def test_who_was_closed_cannot_reconnect_and_leaves_no_connection(tmp_path: Path) -> None:
+    async def story(replica: FakeReplica, client: Client, index: Index) -> None:
+        await client.close()
+        with pytest.raises(LocalProtocolError, match="the client was closed; connect another"):
+            await client.reconnect()
+        assert replica.connections == 1
+
+    tell(story, tmp_path)
 
 
 async def _subscribed(replica: FakeReplica, client: Client, index: Index) -> aio.Subscription:

@@ -118,6 +118,8 @@ class Client:
 
     async def reconnect(self, *, timeout_s: float = 10.0) -> None:
         """As `clusterd.client.Client.reconnect`. Tasks that wait for anything are told `Disconnected`."""
+        self._wire.require_loop()
+        self._require_open()
         self.core.lose()
         await self._wire.close()
         end = ClientEnd()
@@ -141,7 +143,8 @@ class Client:
         return f"Client({kind} at {self._address}, instance={self._instance}, data_dir={self._shards})"
 
     async def run(self, operation: Operation[T]) -> T:
-        """Do an operation of this session to its end."""
+        """Do an operation of this session to its end. Raises RuntimeError in another loop than its own."""
+        self._wire.require_loop()
         try:
             step = next(operation)
             while True:
@@ -173,9 +176,12 @@ class Client:
         await self._wire.drain()
 
     async def _in_thread(self, do: Callable[[], T]) -> T:
+        self._require_open()
+        return await _in(self._files, do)
+
+    def _require_open(self) -> None:
         if self._closed:
             raise LocalProtocolError("disconnected", "the client was closed", "connect another")
-        return await _in(self._files, do)
 
     # -- shards
 
@@ -347,6 +353,7 @@ class Client:
 
     async def forget(self, feed: Feed) -> None:
         """End a subscription; `Subscription.close` calls this."""
+        self._wire.require_loop()
         self.core.close_feed(feed)
         self._wire.flush()
         self._wire.flow()
@@ -357,16 +364,19 @@ class Client:
 
     async def allow_compaction(self, index: Handle, since: int) -> None:
         """Promise that `index` is not read before `since` any more; reads below it are refused."""
+        self._wire.require_loop()
         self.dataflows.allow_compaction(standing_of(index), since)
         await self._flush()
 
     async def drop(self, index: Handle) -> None:
         """End a dataflow; what waits for it is answered `dropped`."""
+        self._wire.require_loop()
         self.dataflows.drop(standing_of(index))
         await self._flush()
 
     async def update_configuration(self, **settings: bool | int | float | str) -> None:
         """Change settings, for everything at once. Raises Refusal(`unknown-setting`)."""
+        self._wire.require_loop()
         said = self.core.say(command.UpdateConfiguration(0, config=settings), judged=True)
         await self.run(self.core.accepted([said]))
 
@@ -416,6 +426,7 @@ class Client:
 
         Raises TypeError, ValueError, Refusal(`invalid-plan`) for arguments that cannot be meant.
         """
+        self._wire.require_loop()
         uuid = peeks.start_peek(self.core, standing_of(index), **options)
         await self._flush()
         return uuid
@@ -428,6 +439,7 @@ class Client:
 
     async def cancel_peek(self, uuid: str) -> None:
         """Ask for a started peek to be canceled; it is answered all the same, once."""
+        self._wire.require_loop()
         self.core.say(command.CancelPeek(0, uuid=uuid))
         await self._flush()
 

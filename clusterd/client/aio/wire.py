@@ -69,6 +69,14 @@ class Wire(asyncio.Protocol):
 
     # -- for the client
 
+    def require_loop(self) -> None:
+        """Raises RuntimeError in another loop than ours, or in none: nothing here may be called there."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(
+                "the client belongs to the event loop it was connected in; this is another one: connect a "
+                "client here, or hand the call over by asyncio.run_coroutine_threadsafe"
+            )
+
     async def wait(self, topic: Topic, ready: Callable[[], bool]) -> None:
         """Until `ready`, looked at after each response about `topic`. Raises Disconnected."""
         while not ready():
