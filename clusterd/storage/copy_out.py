@@ -106,8 +106,8 @@ class CopyOut:
                 with contextlib.suppress(OSError, pa.ArrowException, ValueError):
                     if part is not None:
                         part.close()
-        is_gone = not self._temporary or _removed(self._system, self._temporary)
-        self._end(is_gone=is_gone)
+        made = self._stream is not None and self._temporary
+        self._end(is_gone=not made or _removed(self._system, made))
 
     def _begin(self) -> None:
         import pyarrow.csv

@@ -101,6 +101,12 @@ def test_a_place_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> 
         assert raised.value.code == "write-failed"
         assert "nowhere/a.csv" in raised.value.message
         assert _names(data / "copies") == []
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file" / "a.csv", tmp_path / ("n" * 250 + ".csv")):
+        with pytest.raises(Refusal):
+            CopyOut(_export(place), data).commit()
+        assert _names(data / "copies") == []
+    (tmp_path / "file").unlink()
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "folder.csv" / "file").touch()
     copy = CopyOut(_export(tmp_path / "folder.csv"), data)
