@@ -20,7 +20,6 @@ from clusterd.events import ShardOutOfReach, emit
 from clusterd.operators.export_copy_to import ExportCopyTo
 from clusterd.operators.export_subscribe import ExportSubscribe
 from clusterd.operators.import_index import ImportIndex
-from clusterd.operators.import_published import ImportPublished
 from clusterd.operators.import_snapshot import ImportSnapshot
 from clusterd.operators.import_source import ImportSource
 from clusterd.operators.view_writer import ViewWriter
@@ -340,12 +339,13 @@ class _Environment:
         return source
 
     def index(self, imported: IndexImport) -> ImportedIndex:
-        if self._dataflows._published is not None:
-            if self._follows:
-                key = self._imports[imported.id]
-                return ImportPublished(lambda: self._snapshot(key))
-            return ImportSnapshot(*self._snapshots[imported.id])
-        return ImportIndex(self._owned[self._imports[imported.id]], self._build.header.as_of)
+        key = self._imports[imported.id]
+        if self._dataflows._published is None:
+            return ImportIndex(self._owned[key], self._build.header.as_of)
+        if self._follows:
+            return ImportSnapshot(lambda: self._snapshot(key))
+        halves = self._snapshots[imported.id]
+        return ImportSnapshot(lambda: halves)
 
     def export(self, export: Export) -> IndexWriter:
         as_of = self._build.header.as_of

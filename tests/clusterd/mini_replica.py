@@ -91,7 +91,8 @@ class Dataflow:
         writer = self._replica.indexes[imported.id]
         if self._snapshots:
             reader = writer.reader()
-            return ImportSnapshot(Frozen(reader.oks), Frozen(reader.errs))
+            halves = Frozen(reader.oks), Frozen(reader.errs)
+            return ImportSnapshot(lambda: halves)
         index = ImportIndex(writer, self.header.as_of)
         self.imports[imported.id] = index
         return index

@@ -139,7 +139,7 @@ def test_a_snapshot_is_read_at_one_time_whatever_it_holds_beyond(index: IndexWri
     errs = Updates.from_rows([C.TEXT], [(("eval-error: late",), 6, 1)])
     index.insert(rows((1, 0, 1), (2, 5, 1), (2, 6, -1)), errs, at(9))
     reader = index.reader()
-    source = ImportSnapshot(reader.oks, reader.errs)
+    source = ImportSnapshot(lambda: (reader.oks, reader.errs))
     assert source.frontier == at(9)
     source.start(Round(0, EMPTY, 5, until=6))
     assert streamed(source) == [(1, 5, 1), (2, 5, 1)]

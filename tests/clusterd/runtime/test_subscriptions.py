@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clusterd.client.subscription import Subscription
+from clusterd.client.feed import Feed
 from clusterd.convert import column_from_scalars, column_specs, updates_from_rows
 from clusterd.operators.export_subscribe import Told
 from clusterd.runtime import subscriptions
@@ -53,12 +53,14 @@ def test_every_value_of_every_type_is_told_as_it_is_written(name: str) -> None:
     # As text, so that NaN is NaN and 0.0 is not -0.0.
     assert list(map(repr, rows_of(found))) == list(map(repr, rows))
     assert [t for contents, _ in found for t in contents.times] == times
-    client = Subscription(None, Export("t1", "subscribe", "u1", schema))  # type: ignore[arg-type]
+    feed = Feed(Export("t1", "subscribe", "u1", schema))
     for raw in encode_told(
         "t1", column_specs(schema), Told(0, Frontier.at(99), (updates_from_rows(schema, rows, 0),))
     ):
-        client.take(decode_response(raw))  # type: ignore[arg-type]
-    batch = client.next(0)
+        response = decode_response(raw)
+        assert isinstance(response, SubscribeResponse)
+        assert feed.hear(response)
+    batch = feed.take()
     assert batch is not None
     again = column_from_scalars(column_specs(schema)[0], [row[0] for row in rows])
     assert list(map(repr, batch.changes.raw_columns()[0].to_pylist())) == list(map(repr, again.to_pylist()))
