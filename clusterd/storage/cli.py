@@ -85,6 +85,7 @@ def load(
     from clusterd.storage.follow import Follower
     from clusterd.storage.load import Loaded, Loader, Target
     from clusterd.storage.store import Store
+    from clusterd.storage.tables import SUFFIXES
 
     started = time.monotonic()
     bar = Progress(
@@ -93,7 +94,10 @@ def load(
         console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
     )  # fmt: skip
 
+    failed: tuple[str, ...] = ()
+
     def report(file: Path, loaded: Loaded) -> None:
+        nonlocal failed
         if follow and not loaded.rows:
             return
         upper = f"{{{loaded.upper[0]}}}" if loaded.upper else "{}"
@@ -104,6 +108,10 @@ def load(
         click.echo(
             f"loaded {loaded.rows:,} rows{source} into shard {shard!r}{before}, {times}upper {upper}{took}"
         )
+        known, failed = failed, loaded.failed
+        if failed and failed != known:
+            keys = "1 key is an error" if len(failed) == 1 else f"{len(failed):,} keys are errors"
+            click.echo(f"{keys} in data until a later row takes the place: {failed[0]}", err=True)
 
     try:
         with Store.open(data_dir) as store, bar:
@@ -118,7 +126,8 @@ def load(
             target = Target(shard, time_column, asked, key, file_column)
             loader = Loader(store, target, follows=follow, progress=progress)
             with Follower(path.absolute(), loader, report) as follower:
-                follower.take_all()
+                if not follower.take_all():
+                    click.echo(f"no file in {path} has a name that ends in {', '.join(SUFFIXES)}", err=True)
                 if follow:
                     bar.stop()
                     follower.follow()

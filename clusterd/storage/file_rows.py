@@ -8,6 +8,7 @@ Does not: read files (tables.py), append (load.py).
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,10 @@ def file_schema(found: Any, asked: Schema | None) -> Schema:
     holds the file's types. Raises Refusal(`schema-mismatch`) if the file has other columns, or of types that
     do not go with them.
     """
+    repeated = [name for name, count in Counter(found.names).items() if count > 1]
+    if repeated:
+        hint = "each column needs a name of its own"
+        raise Refusal("schema-mismatch", f"the file has several columns {repeated[0]!r}", hint)
     if asked is None:
         return schema_from_arrow(found)
     wanted = [column.name for column in asked.columns]

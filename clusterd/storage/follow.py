@@ -42,14 +42,15 @@ class Follower:
     def fileno(self) -> int:
         return self._inotify.fileno()
 
-    def take_all(self) -> None:
-        """Take what there is of all files. Raises as `Loader.take`."""
+    def take_all(self) -> int:
+        """Take what there is of all files; returns how many there are. Raises as `Loader.take`."""
         if self._path != self._folder:
             self._take([self._path])
-            return
+            return 1
         files = sorted(file for file in self._folder.iterdir() if is_known(file) and file.is_file())
         known = [Path(name) for name in self._loader.known]
         self._take([*files, *(file for file in known if file.parent == self._folder and not file.exists())])
+        return len(files)
 
     def follow(self) -> None:
         """Take what comes, for ever. Raises as `Loader.take`."""
@@ -73,6 +74,8 @@ class Follower:
         file = self._folder / notice.name
         if file != self._path and (self._path != self._folder or not is_known(file)):
             return False
+        if self._path == self._folder and file.exists() and not file.is_file():
+            return False  # a folder or a pipe of that name
         return bool(notice.mask & (_COMPLETE | _GONE) or (notice.mask & _GROWS and can_grow(file)))
 
     def _take(self, files: Iterable[Path]) -> None:

@@ -48,6 +48,7 @@ _DECODED = {
 }  # fmt: skip
 _AS_THEY_ARE = (_T.BOOL, *_INTEGERS, _T.TEXT, _T.NUMERIC, _T.FLOAT64)
 _NULL = msgspec.Raw(b"null")
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _SAY_TYPES = "say the types with --columns"
 _DECODER: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 
@@ -67,7 +68,7 @@ class JsonLines:
         """With the columns that hold these lines, at least one. Raises Refusal, naming what no type holds."""
         try:
             rows = _DECODER.decode_lines(lines)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             raise cls(file, ())._located(lines, 1, error, _DECODER) from error
         names = dict.fromkeys(itertools.chain.from_iterable(rows))
         return cls(file, tuple(_guessed(file, name, [row.get(name) for row in rows]) for name in names))
@@ -128,7 +129,7 @@ class JsonLines:
             rows = self._decoder.decode_lines(lines)
             if sum(map(bool, map(bytes.strip, lines.split(b"\n")))) != len(rows):
                 raise msgspec.DecodeError("not an object a line")
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             raise self._located(lines, first_row, error, self._decoder) from error
         arrays = []
         for at, column in enumerate(self.columns):
@@ -153,7 +154,7 @@ class JsonLines:
                 return at_row(
                     self._file, row, Refusal("schema-mismatch", self._said(str(invalid)), _SAY_TYPES)
                 )
-            except (msgspec.DecodeError, UnicodeDecodeError) as broken:
+            except _UNREADABLE as broken:
                 return at_row(self._file, row, Refusal("format-mismatch", f"no JSON object: {broken}"))
         return at_row(self._file, row, Refusal("format-mismatch", f"an object ends on another line: {error}"))
 
@@ -234,7 +235,7 @@ def _to_scalar(column: Column) -> Callable[[Any], Scalar]:
         case _T.FLOAT32 | _T.FLOAT64:
             return float
         case _T.NUMERIC:
-            return lambda value: parse_scalar(format(value, "f"), column)
+            return lambda value: parse_scalar(str(value), column)  # as digits it might fill the memory
         case _T.JSONB:
             return lambda raw: parse_scalar(bytes(raw).decode(), column, quoted=True)
         case _ if column.type in _DECODED:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,8 @@ class Target(msgspec.Struct, frozen=True):
 
 class Loaded(msgspec.Struct, frozen=True):
     """What a load did. rows: taken from the file; before: those taken earlier. Times are those of `rows`,
-    None without any. upper: the shard's, behind it.
+    None without any. upper: the shard's, behind it. failed: what is wrong by then, a text for each key of a
+    feed that is an error in data.
     """
 
     rows: int
@@ -80,6 +82,7 @@ class Loaded(msgspec.Struct, frozen=True):
     min_time: int | None
     max_time: int | None
     upper: tuple[int, ...]
+    failed: tuple[str, ...] = ()
 
 
 class _Batch(msgspec.Struct, frozen=True):
@@ -125,6 +128,7 @@ class Loader:
         value, by file, row and column), `upper-mismatch` (times that are sealed), `invalid-data` (a key has
         several rows in the shard); OSError if the file cannot be read. What was appended before stays.
         """
+        _check_file(file)
         steps: list[Loaded] = []
         while True:
             try:
@@ -135,7 +139,8 @@ class Loader:
             times = [(s.min_time, s.max_time) for s in steps if s.min_time is not None]
             least, most = zip(*times, strict=True) if times else ((None,), (None,))
             rows = sum(step.rows for step in steps)
-            return Loaded(rows, steps[0].before, min(least), max(most), steps[-1].upper)
+            failed = () if self._keyed is None else tuple(str(error[-1]) for error in self._keyed.failed)
+            return Loaded(rows, steps[0].before, min(least), max(most), steps[-1].upper, failed)
 
     def forget(self, name: str) -> int:
         """The file of that name is gone: its position goes and, with a file column, its rows. Returns how
@@ -343,6 +348,18 @@ class Loader:
         self._keyed_upper = new
         self._store.shard(name).merge()
         return new
+
+
+def _check_file(file: Path) -> None:
+    """Raises Refusal(`format-mismatch`) if its rows cannot be told to have been taken; FileNotFoundError."""
+    if not stat.S_ISREG(file.stat().st_mode):
+        hint = "a load reads what it took again, to know it: write the rows to a file"
+        raise Refusal("format-mismatch", f"{str(file)!r} is no regular file", hint)
+    try:
+        str(file).encode()
+    except UnicodeEncodeError as error:
+        hint = "rename it: the shard's catalog keeps the name"
+        raise Refusal("format-mismatch", f"the name {str(file)!r} is not UTF-8", hint) from error
 
 
 def _none(shard: Shard) -> Updates:

@@ -16,7 +16,7 @@ import csv
 import io
 import re
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -36,12 +36,13 @@ from controller_proto.errors import Refusal
 from controller_proto.schema import Column, ColumnType, Schema
 from shm_arrangements.arrow import arrow_type
 
-__all__ = ["Opening", "Piece", "Source", "can_grow", "is_known", "open_source"]
+__all__ = ["SUFFIXES", "Opening", "Piece", "Source", "can_grow", "is_known", "open_source"]
 
 PIECE_BYTES = 8 << 20  # of text: some 100,000 rows, which are one append and about as large a part
 _CSV = (".csv", ".tsv")
 _JSON_LINES = (".jsonl", ".ndjson")
 _BINARY = (".parquet", ".arrow", ".arrows", ".feather", ".ipc")
+SUFFIXES = (*_BINARY, *_CSV, *_JSON_LINES)
 _NULLS = ["", "null", "NULL"]
 # What Arrow's reader of CSV makes exactly what we would; the others come as text.
 _BY_READER = frozenset(ColumnType) - {
@@ -97,7 +98,7 @@ def can_grow(file: Path) -> bool:
 
 def is_known(file: Path) -> bool:
     """Whether its name is one of those that files of rows have."""
-    return can_grow(file) or file.suffix.lower() in _BINARY
+    return file.suffix.lower() in SUFFIXES
 
 
 def open_source(
@@ -286,8 +287,12 @@ class _Csv:
         return pa.schema(list(self._types.items()))
 
     def fields(self, text: bytes) -> list[str]:
-        """The fields of the first row."""
-        return next(self._rows(text), [])
+        """The fields of the first row. Raises Refusal(`format-mismatch`) if they cannot be names."""
+        try:
+            return next(self._rows(text), [])
+        except csv.Error as error:
+            problem = f"{self._file}: the line of names: {error}"
+            raise Refusal("format-mismatch", problem, "the first line has to name the columns") from error
 
     def _rows(self, text: bytes) -> Iterator[list[str]]:
         return csv.reader(
@@ -334,14 +339,27 @@ class _Csv:
         """The refusal of what Arrow's reader refused, with its row."""
         problem = re.fullmatch(r"In CSV column #(\d+): (.*)", str(error), re.DOTALL)
         if problem is None:
-            for row, fields in enumerate(filter(None, self._rows(text)), first_row):
-                if len(fields) != len(names):
-                    given = f"{len(fields)} fields, and {len(names)} columns"
-                    return at_row(self._file, row, Refusal("format-mismatch", given))
+            with suppress(csv.Error):  # a field that is too large for it; Arrow takes larger ones
+                for row, fields in enumerate(filter(None, self._rows(text)), first_row):
+                    if len(fields) != len(names):
+                        given = f"{len(fields)} fields, and {len(names)} columns"
+                        return at_row(self._file, row, Refusal("format-mismatch", given))
             return Refusal("format-mismatch", f"{self._file}: {error}")
         name = names[int(problem[1])]
         refusal = Refusal("schema-mismatch", f"column {name!r}: {problem[2]}", "say the types with --columns")
         value = re.search(r"invalid value '(.*)'", problem[2], re.DOTALL)
-        texts = self._read(text, names, dict.fromkeys(names, pa.large_string())).column(name)
-        row = -1 if value is None else pc.index(texts, pa.scalar(value[1], pa.large_string())).as_py()
+        texts = self._read(text, names, dict.fromkeys(names, pa.large_binary())).column(name)
+        if value is not None:
+            given = pa.scalar(value[1].encode(errors="replace"), pa.large_binary())
+            row = pc.index(texts, given).as_py()
+        else:
+            row = next((at for at, each in enumerate(texts.to_pylist()) if not _is_utf8(each)), -1)
         return at_row(self._file, first_row + row, refusal) if row >= 0 else refusal
+
+
+def _is_utf8(text: bytes | None) -> bool:
+    try:
+        (text or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True

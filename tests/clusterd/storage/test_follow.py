@@ -478,6 +478,18 @@ def test_bug75_null_keys_and_values_that_do_not_decode_are_errors_until_they_are
         one.look()
 
 
+def test_a_load_says_which_keys_are_errors_and_that_a_folder_has_no_files(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("k,v\n1,a\n,b\n")
+    done = run(tmp_path, tmp_path / "in.csv", "--upsert", "k")
+    assert "loaded 2 rows into shard 's'" in done.output
+    assert "1 key is an error in data until a later row takes the place: invalid-data: a row" in done.output
+    (tmp_path / "folder" / "deeper").mkdir(parents=True)
+    (tmp_path / "folder" / "notes.txt").write_text("no rows")
+    done = run(tmp_path, tmp_path / "folder")
+    assert (done.exit_code, "loaded" in done.output) == (0, False)
+    assert f"no file in {tmp_path / 'folder'} has a name that ends in .parquet, .arrow, " in done.output
+
+
 def test_random_feeds_of_keys_equal_a_dictionary_at_every_time(store: Store) -> None:
     seed = 29
     print("seed", seed)
