@@ -7,6 +7,7 @@ owed at most one notice an id however long it stalls.
 
 No wake-up is lost: `take` clears a mark before the notice is written, so news that comes while it is being
 written marks the id again; and news without interest stays dirty, so whoever gains interest later is told.
+docs/models/shared_reads.pml has every interleaving of it, and what goes wrong in another order.
 
 Does not: know what is on a page, send anything.
 """

@@ -5,6 +5,7 @@ A collection's frontiers are kept twice, because a controller in initialisation 
 carried out. The hold (R6) is the least of what was applied, here and by every interactive worker, of what
 parked peeks need and of what dataflows still read. All of these only rise once work is accepted at or beyond
 `announced`, so the hold only rises; `raise_hold` checks that.
+That no read is below since, by that, is what docs/models/shared_reads.pml shows.
 
 Does not: decide when to act on a hold.
 """
