@@ -21,6 +21,8 @@ from shm_arrangements.frontier import Frontier
 
 __all__ = ["ShardState", "Shards"]
 
+_INDEX = "an index is given as what created it, or index(ID), returned"
+
 
 class ShardState(NamedTuple):
     """What dataflows over a shard need to know of it."""
@@ -75,9 +77,11 @@ class Shards:
 
     def schema(self, name: str) -> Schema:
         """Raises Refusal(`unknown-shard`), with the name that was probably meant."""
+        if self._store is None:
+            message = f"{name!r} would be a shard, and the client was not told where the shards are"
+            raise LocalProtocolError("unknown-shard", message, f"connect with data_dir=DIR; {_INDEX}")
         if not self.store.has_shard(name):
-            known = did_you_mean(name, self.store.list())
-            hint = f"{known}; an index is named by what created it, or as 'Get ID'"
+            hint = f"{did_you_mean(name, self.store.list())}; {_INDEX}"
             raise Refusal("unknown-shard", f"no shard named {name!r} in {self.store.place.location}", hint)
         return self.store.shard(name).schema
 

@@ -231,7 +231,7 @@ def test_what_is_no_index_or_shard_is_refused_with_what_would_be(client: Client)
         client.drop("u2")  # type: ignore[arg-type]
     with pytest.raises(Refusal, match=r"no shard named 'friut' in .*; did you mean fruit\?"):
         client.source("friut")
-    with pytest.raises(Refusal, match=r"no shard named 'u2' in .* an index is named by .* 'Get ID'"):
+    with pytest.raises(Refusal, match=r"no shard named 'u2' in .* an index is given as .* index\(ID\)"):
         client.create_index("u2")
     with pytest.raises(LocalProtocolError, match="texts stand in double quotes; at \" 'x'\" of"):
         client.create_index("Filter #1 = 'x'\n  Get fruit")
@@ -239,8 +239,12 @@ def test_what_is_no_index_or_shard_is_refused_with_what_would_be(client: Client)
 
 def test_a_client_without_shards_says_how_to_have_them() -> None:
     left, right = socket.socketpair()
-    with left, right, pytest.raises(LocalProtocolError, match="connect with data_dir="):
-        Client(WireClient(left), None, None).create_shard("fruit", SAMPLE_SCHEMA)
+    with left, right:
+        client = Client(WireClient(left), None, None)
+        with pytest.raises(LocalProtocolError, match="connect with data_dir="):
+            client.create_shard("fruit", SAMPLE_SCHEMA)
+        with pytest.raises(LocalProtocolError, match=r"'u2' would be a shard, .* index\(ID\)"):
+            client.subscribe("u2")
 
 
 def test_a_data_dir_that_is_not_there_is_not_made(tmp_path: Path) -> None:

@@ -61,6 +61,11 @@ def batch(id: str, lower: int, upper: int, value: str) -> SubscribeResponse:
     return SubscribeResponse(id, SubscribeBatch(lower, (upper,), updates))
 
 
+def test_what_is_not_awaited_says_that_it_has_to_be() -> None:
+    with pytest.raises(AttributeError, match="without 'index': `await` it first, or use `async with`"):
+        Client.connect("unix:/run/x").index("u1")  # type: ignore[attr-defined]
+
+
 def test_each_of_several_peeks_under_way_gets_its_own_answer(tmp_path: Path) -> None:
     async def story(replica: FakeReplica, client: Client, index: Index) -> None:
         tasks = [asyncio.create_task(index.peek(at=at)) for at in range(5)]

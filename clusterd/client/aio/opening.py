@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 __all__ = ["Opening"]
 
@@ -25,6 +25,11 @@ class Opening(Generic[T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self._open().__await__()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"not open yet, so without {name!r}: `await` it first, or use `async with`")
 
     async def __aenter__(self) -> T:
         self._opened = await self._open()
