@@ -391,7 +391,8 @@ class Client:
     async def index(self, id: GlobalId) -> Index:
         """A handle on an index: one that we created, or by its page in this machine's shared memory.
 
-        Raises PublicationClosed if it is not there.
+        Raises PublicationClosed if it is not there. A view has no such page: who does not own it reads an
+        index on it.
         """
         return Index(self, await self.run(self.dataflows.find(id, self._instance)))
 
