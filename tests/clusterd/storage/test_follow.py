@@ -347,6 +347,8 @@ def test_a_folder_gets_new_files_and_knows_those_that_got_another_name(
     pq.write_table(pa.table({"a": [3, 4]}), tmp_path / "c.parquet")
     (tmp_path / "c.parquet").rename(folder / "c.parquet")
     pq.write_table(pa.table({"a": [5]}), folder / "d.parquet")
+    (folder / "e.jsonl").mkdir()  # neither ends it
+    os.mkfifo(folder / "f.jsonl")
     assert one.look() == [("c.parquet", 2), ("d.parquet", 1)]
     (folder / "a.jsonl").rename(folder / "a.1.jsonl")
     assert one.look() == []

@@ -7,6 +7,7 @@ import decimal
 import errno
 import io
 import math
+import os
 import uuid
 from pathlib import Path
 from typing import Any
@@ -331,6 +332,43 @@ def test_a_field_of_csv_that_is_not_of_its_type_is_refused(
     assert result.exit_code == 1
     assert f"error: schema-mismatch: {file}, row 1: column" in result.output
     assert message in result.output
+
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "columns", "message"),
+    [
+        ("in.csv", b"a,a\n1,2\n", None, "schema-mismatch: the file has several columns 'a'"),
+        ("in.csv", b"a,b\n1,x\n2,caf\xe9\n", "a bigint, b text",
+         "schema-mismatch: {}, row 2: column 'b': CSV"),
+        ("in.csv", b"a" * 200_000 + b",b\n1,2\n", None, "format-mismatch: {}: the line of names: field"),
+        ("in.jsonl", b'{"a":1}\n{"a":1e999999999}\n', "t bigint?, a numeric(38,2)",
+         "schema-mismatch: {}, row 2: column a: '1E+999999999' is no numeric(38,2)"),
+        ("in.jsonl", b'{"a":1}\n{"a":' + DEEP + b"}\n", None, "format-mismatch: {}, row 2: no JSON object"),
+        ("in.jsonl", b'{"a":1}\n{"a":' + DEEP + b"}\n", "t bigint?, a jsonb",
+         "format-mismatch: {}, row 2: no JSON object"),
+        ("in\udcff.csv", b"a\n1\n", None, "format-mismatch: the name '{}' is not UTF-8"),
+    ],
+)  # fmt: skip
+def test_what_no_reader_takes_is_told_with_its_row_and_is_no_traceback(
+    tmp_path: Path, name: str, data: bytes, columns: str | None, message: str
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(data)
+    result = loaded(tmp_path, file, *(() if columns is None else ("--columns", columns)))
+    assert isinstance(result.exception, SystemExit), result.exception
+    told = message.format(str(file).encode("ascii", "backslashreplace").decode())
+    assert f"error: {told}" in result.output
+    with Store.open(tmp_path / "data") as store:
+        assert store.list() == []
+
+
+def test_a_pipe_is_refused_for_it_cannot_be_read_again(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "in.csv")  # nobody writes to it: to open it would wait for ever
+    result = loaded(tmp_path, tmp_path / "in.csv")
+    assert f"format-mismatch: '{tmp_path}/in.csv' is no regular file" in result.output
 
 
 @pytest.mark.parametrize("start", [b"PAR1", b"ARROW1\0\0", b"\xff\xff\xff\xff\x10\0\0\0"])
