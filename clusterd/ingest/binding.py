@@ -37,7 +37,9 @@ _RESNAPSHOT = "start with --resnapshot: the difference to a new snapshot is writ
 
 
 class Binding(msgspec.Struct, frozen=True):
-    """snapshot: the WAL position that the shard's first rows are of, or those of the last new snapshot."""
+    """snapshot: the WAL position that the shard's first rows are of, or those of the last new snapshot.
+    filter: of PublishedTable.
+    """
 
     system: str
     database: str
@@ -46,6 +48,7 @@ class Binding(msgspec.Struct, frozen=True):
     oid: int
     columns: tuple[SourceColumn, ...]
     snapshot: int
+    filter: str | None = None
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -71,9 +74,16 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def plan_start(
-    found: Sequence[Found], server: Server, slot_name: str, slot: SlotState | None, *, resnapshot: bool
+    found: Sequence[Found],
+    server: Server,
+    slot_name: str,
+    slot: SlotState | None,
+    *,
+    resnapshot: bool,
+    broken: str = "",
 ) -> Resume | Snapshot:
     """How to begin. found: at least one. resnapshot: over shards that cannot go on, a snapshot may be taken.
+    broken: why they cannot, if it is what the slot has for them.
 
     Raises IngestError, as the table above says.
     """
@@ -86,6 +96,8 @@ def plan_start(
         return Snapshot(False, "the first one")
     if slot is None and all(_is_fresh(each) for each in bound):
         return Snapshot(False, "the first one was not ended")
+    if broken:
+        return Snapshot(slot is not None, broken)
     try:
         return _plan_resume(found, slot_name, slot)
     except IngestError as error:
@@ -170,6 +182,10 @@ def _check_table(found: Found) -> None:
         raise IngestError("schema-changed", message, _RESNAPSHOT)
     if binding.oid != table.oid:
         message = f"table {table.full_name} was made anew, or is another one than {binding.table}"
+        raise IngestError("schema-changed", message, _RESNAPSHOT)
+    if binding.filter != table.filter:
+        before, after = (f"those with {each}" if each else "all" for each in (binding.filter, table.filter))
+        message = f"of table {table.full_name} other rows are published: {before} before, {after} now"
         raise IngestError("schema-changed", message, _RESNAPSHOT)
     for at, was in enumerate(binding.columns):
         now = table.columns[at] if at < len(table.columns) else None

@@ -53,6 +53,7 @@ _NAMES = {
     "jsonb": WireType.JSONB, "json": WireType.JSONB,
 }  # fmt: skip
 _LEAVE_OUT = "leave the column out: CREATE PUBLICATION .. FOR TABLE t (a, b, ..)"
+_MEND = "change it at its source, then start with --resnapshot; or leave the column out of the publication"
 _DAY, _BLANK = pa.scalar("1970-01-01", pa.large_string()), pa.scalar(" ", pa.large_string())
 _NO_UUID = "0" * 32
 
@@ -184,7 +185,7 @@ def _one_by_one(texts: Any, spec: ColumnSpec, where: str) -> Column:
         problem = error.message if isinstance(error, LocalProtocolError) else str(error)
         raise IngestError(
             "invalid-data", f"{where}: {problem.removeprefix('column : ')}",
-            "change the value at its source, or leave the column out of the publication",
+            _MEND,
         ) from error  # fmt: skip
 
 
@@ -228,7 +229,7 @@ def _lists(texts: Any, kind: ListType, where: str) -> Column:
             if found is None:
                 raise IngestError(
                     "invalid-data", f"{where}: {text[:60]!r} is no array of one dimension",
-                    "lists hold no lists: leave the column out of the publication",
+                    f"lists hold no lists: {_MEND}",
                 )  # fmt: skip
             elements += found
         offsets[i + 1] = len(elements)

@@ -23,10 +23,19 @@ from psycopg import conninfo, pq
 from clusterd.ingest.errors import IngestError
 from clusterd.ingest.stopping import Stop
 
-__all__ = ["Connection", "ConnectionLost", "Row", "ServerError", "quote_literal", "quote_name"]
+__all__ = [
+    "ANSWER_TIMEOUT_S",
+    "Connection",
+    "ConnectionLost",
+    "Row",
+    "ServerError",
+    "quote_literal",
+    "quote_name",
+]
 
 Row = tuple[str | None, ...]
 
+ANSWER_TIMEOUT_S = 60.0  # as wal_receiver_timeout
 _CONNECT_TIMEOUT_S = 20.0
 # Values are printed in one form, nothing is timed, and rows that a policy hides are an error rather than left
 # out, whatever the server or the role is set to.
@@ -79,12 +88,16 @@ def quote_literal(text: str) -> str:
 
 
 class Connection:
-    """Made by `open`. Methods raise ConnectionLost, ServerError, StopRequested."""
+    """Made by `open`. Methods raise ConnectionLost, ServerError, StopRequested.
+
+    answer_timeout_s: a query that says nothing for so long has lost its connection; None: never.
+    """
 
     def __init__(self, connection: pq.abc.PGconn, stop: Stop) -> None:
         self._pq = connection
         self._stop = stop
         self._copying = False
+        self.answer_timeout_s: float | None = ANSWER_TIMEOUT_S
 
     @classmethod
     def open(cls, dsn: str, stop: Stop, *, replication: bool = False) -> Connection:
@@ -130,6 +143,11 @@ class Connection:
     def server_version(self) -> int:
         """150004 for 15.4."""
         return self._pq.server_version
+
+    @property
+    def server_pid(self) -> int:
+        """Of the server's process at the other end."""
+        return self._pq.backend_pid
 
     def query(self, sql: str) -> list[Row]:
         """The rows of the last of the statements."""
@@ -240,7 +258,8 @@ class Connection:
 
     def _result(self) -> pq.abc.PGresult | None:
         while self._pq.is_busy():
-            self.wait_to_read(None)
+            if not self._stop.wait(self.answer_timeout_s, read_fd=self._pq.socket):
+                raise ConnectionLost(f"the server did not answer within {self.answer_timeout_s:g} s")
             self._consume()
         return self._pq.get_result()
 

@@ -3,7 +3,8 @@
 A session connects twice: one connection streams, the other one asks the catalog and holds an advisory lock of
 the slot's name, so that a second process of the same slot waits shortly, then says who is there. A lost
 connection is a new session, after a while that doubles; everything is asked anew, and the shards' uppers say
-where to go on.
+where to go on. So is a stream that has what no shard can take, if a new snapshot is allowed: it begins behind
+that. A server that says nothing is asked to; one that does not answer is a lost connection.
 
 What is complete is appended as soon as nothing more lies ready, so under load appends are larger, not later.
 Only what is in all shards is confirmed to the server. When nothing happens, its keepalives say up to where,
@@ -22,7 +23,14 @@ import msgspec
 from clusterd.events import emit
 from clusterd.ingest.binding import Binding, Found, Resume, check_relation, plan_start
 from clusterd.ingest.changes import Transactions
-from clusterd.ingest.connection import Connection, ConnectionLost, ServerError, quote_literal, quote_name
+from clusterd.ingest.connection import (
+    ANSWER_TIMEOUT_S,
+    Connection,
+    ConnectionLost,
+    ServerError,
+    quote_literal,
+    quote_name,
+)
 from clusterd.ingest.errors import IngestError
 from clusterd.ingest.events import FeedStopped, Retrying, SlotLag, SnapshotBegun, Streaming
 from clusterd.ingest.pgoutput import Commit, Keepalive, Relation, decode_frame, decode_message, status_update
@@ -56,6 +64,7 @@ _APPEND_ROWS = 100_000
 _APPEND_BYTES = 32 << 20
 _SLOT_IN_USE = "55006"
 _LOCK_NOT_AVAILABLE = "55P03"
+_SNAPSHOT_MENDS = ("identity-not-full", "invalid-data", "schema-changed")  # a stream has it for ever
 _SLOT_GONE = ("42704", "55000", "58P01")  # no such slot; invalidated; its WAL was removed
 
 
@@ -90,6 +99,8 @@ class Feed:
         self._stop = stop
         self._sealed: int | None = None
         self._delay_s = _FIRST_DELAY_S
+        self._broken = ""
+        self._last_pids = (0, 0)
 
     def run(self) -> None:
         """Feed until a signal. Raises IngestError; Refusal of the storage."""
@@ -117,10 +128,16 @@ class Feed:
             Connection.open(dsn, self._stop) as side,
         ):
             session = _Session(self._store, self._options, self._stop, stream, side)
-            session.start(self._sealed)
-            self._delay_s = _FIRST_DELAY_S
+            session.take_over(*self._last_pids)
+            self._last_pids = (stream.server_pid, side.server_pid)
+            session.start(self._sealed, self._broken)
+            self._delay_s, self._broken = _FIRST_DELAY_S, ""
             try:
                 session.stream()
+            except IngestError as error:
+                if not self._options.resnapshot or error.code not in _SNAPSHOT_MENDS:
+                    raise
+                self._broken = error.message
             finally:
                 self._sealed = session.sealed
 
@@ -139,10 +156,27 @@ class _Session:
         self._updates = self._commits = 0  # since the last line about the lag
         self.sealed = 0
 
-    def start(self, known: int | None) -> None:
+    def take_over(self, stream_pid: int, side_pid: int) -> None:
+        """End what our last session has left on the server: it may not have noticed that it is over."""
+        slot = quote_literal(self._options.slot)
+        self._side.query(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+            f" WHERE slot_name = {slot} AND active_pid = {stream_pid}"
+        )
+        self._side.query(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks"
+            f" WHERE locktype = 'advisory' AND pid = {side_pid}"
+            f" AND classid::bigint << 32 | objid::bigint = {self._lock_key}"
+        )
+
+    @property
+    def _lock_key(self) -> str:
+        return f"hashtextextended({quote_literal(f'clusterd-ingest {self._options.slot}')}, 0)"
+
+    def start(self, known: int | None, broken: str) -> None:
         """Bring all shards to where the stream begins; `sealed` is the least time that is sealed in all.
 
-        known: up to where this process has sealed them before.
+        known: up to where this process has sealed them before. broken: why its stream cannot be gone on with.
         """
         options, slot = self._options, self._options.slot
         server = server_of(self._stream)
@@ -151,7 +185,9 @@ class _Session:
         _check_identities(tables)
         self._lock(tables, known)
         found = self._find(tables)
-        plan = plan_start(found, server, slot, slot_state(self._side, slot), resnapshot=options.resnapshot)
+        plan = plan_start(
+            found, server, slot, slot_state(self._side, slot), resnapshot=options.resnapshot, broken=broken
+        )
         if isinstance(plan, Resume):
             for each in found:
                 shard = TableShard(each.table.full_name, self._store.shard(each.shard))
@@ -160,6 +196,8 @@ class _Session:
         else:
             emit(SnapshotBegun(slot=slot, reason=plan.reason))
             types = read_types(self._side)
+            # A slot waits for the transactions there are, a COPY for rows that a filter lets through.
+            self._stream.answer_timeout_s = self._side.answer_timeout_s = None
             for each in found:
                 self._shards[each.table.oid] = make_shard(
                     self._store,
@@ -190,10 +228,9 @@ class _Session:
 
     def _lock(self, tables: Mapping[int, PublishedTable], known: int | None) -> None:
         """Become the one process of this slot."""
-        key = quote_literal(f"clusterd-ingest {self._options.slot}")
         self._side.query(f"SET lock_timeout = '{_LOCK_TIMEOUT_S}s'")
         try:
-            self._side.query(f"SELECT pg_advisory_lock(hashtextextended({key}, 0))")
+            self._side.query(f"SELECT pg_advisory_lock({self._lock_key})")
         except ServerError as error:
             if error.state != _LOCK_NOT_AVAILABLE:
                 raise
@@ -212,6 +249,7 @@ class _Session:
     def stream(self) -> None:
         """Append what comes. Ends by an exception only."""
         self._start_stream()
+        self._side.answer_timeout_s = ANSWER_TIMEOUT_S
         emit(
             Streaming(
                 slot=self._options.slot,
@@ -223,10 +261,12 @@ class _Session:
         transactions = Transactions(facts, self.sealed)
         wal_end = confirmed = self.sealed  # what ends at or before `wal_end` has come
         status_at = seal_at = append_at = lag_at = time.monotonic()
+        answer_by: float | None = None
         while True:
             data = None if self._stop.signal else self._stream.read()
             asked = False
             if data is not None:
+                answer_by = None
                 frame = decode_frame(data)
                 if isinstance(frame, Keepalive):
                     asked = frame.reply
@@ -254,8 +294,13 @@ class _Session:
                 self._append(transactions, wal_end)
                 now = time.monotonic()
                 seal_at, append_at = now + _SEAL_INTERVAL_S, now + _APPEND_INTERVAL_S
+            if data is None and answer_by is not None and now >= answer_by:
+                raise ConnectionLost(f"the server said nothing for {ANSWER_TIMEOUT_S:g} s")
             if asked or confirmed != self.sealed or now >= status_at:
-                self._stream.write(status_update(self.sealed))
+                ask = now >= status_at
+                self._stream.write(status_update(self.sealed, ask=ask))
+                if ask and answer_by is None:
+                    answer_by = now + ANSWER_TIMEOUT_S
                 confirmed, status_at = self.sealed, now + _STATUS_INTERVAL_S
             if now >= lag_at:
                 if data is None and not self._commits:

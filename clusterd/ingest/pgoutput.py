@@ -143,9 +143,12 @@ def decode_frame(data: bytes) -> XLogData | Keepalive:
     raise _broken(data, "is no frame of a replication stream")
 
 
-def status_update(lsn: int) -> bytes:
-    """The frame that says: everything up to `lsn` is safe with us and will not be asked for again."""
-    return _STATUS.pack(b"r", lsn, lsn, lsn, 0, 0)
+def status_update(lsn: int, *, ask: bool = False) -> bytes:
+    """The frame that says: everything up to `lsn` is safe with us and will not be asked for again.
+
+    ask: the server shall answer, with a keepalive.
+    """
+    return _STATUS.pack(b"r", lsn, lsn, lsn, 0, ask)
 
 
 def decode_message(data: bytes) -> Message:

@@ -76,7 +76,7 @@ def take_snapshot(
     for table, shard in ((each.table, each.shard) for each in targets):
         columns = table.columns[: shard.arity]
         binding = Binding(
-            server.system, server.database, slot, table.full_name, table.oid, columns, time
+            server.system, server.database, slot, table.full_name, table.oid, columns, time, table.filter
         )  # fmt: skip
         wanted = list(_rows(side, table, shard, time))
         read = sum(map(len, wanted))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import select
+import shutil
+import socket
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -125,6 +128,72 @@ def contents(data_dir: Path, name: str, at: int | None = None) -> Rows:
                     rows[_hashable(row)] += diff
     assert min(rows.values(), default=0) >= 0, f"{name} at {at} has rows that are less than not there"
     return Counter({row: count for row, count in rows.items() if count})
+
+
+class Proxy:
+    """Forwards what is connected to a socket in `directory` to the server's. `freeze`: of those connections
+    nothing is forwarded any more, and none is closed; later ones work.
+    """
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+        self.directory = Path(tempfile.mkdtemp(prefix="clusterd-proxy-"))
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.directory / _SOCKET))
+        self._listener.listen()
+        self._sockets: list[socket.socket] = []
+        self._frozen: set[socket.socket] = set()
+        self._wake, self._woken = socket.socketpair()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        others: dict[socket.socket, socket.socket] = {}
+        while True:
+            watched = [self._listener, self._woken, *(s for s in others if s not in self._frozen)]
+            for ready in select.select(watched, [], [])[0]:
+                if ready is self._woken:
+                    if ready.recv(1) == b"e":
+                        return
+                elif ready is self._listener:
+                    near, far = ready.accept()[0], socket.socket(socket.AF_UNIX)
+                    far.connect(str(self._server.directory / _SOCKET))
+                    others |= {near: far, far: near}
+                    self._sockets += [near, far]
+                elif ready in others and ready not in self._frozen:
+                    other = others[ready]
+                    try:
+                        data = ready.recv(65536)
+                        other.sendall(data)
+                    except OSError:
+                        data = b""
+                    if not data:
+                        other.close()
+                        ready.close()
+                        del others[ready], others[other]
+
+    def freeze(self) -> None:
+        self._frozen.update(self._sockets)
+        self._wake.send(b"f")
+
+    def close(self) -> None:
+        self._wake.send(b"e")
+        self._thread.join(DEADLINE_S)
+        for each in (self._listener, self._wake, self._woken, *self._sockets):
+            each.close()
+        shutil.rmtree(self.directory)
+
+
+_SOCKET = ".s.PGSQL.5432"
+
+
+@contextmanager
+def between(server: PostgresServer) -> Iterator[Proxy]:
+    proxy = Proxy(server)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
 
 
 def _hashable(value: Any) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from clusterd.ingest import feed
 from clusterd.ingest.errors import IngestError
 from clusterd.ingest.status import status_of
 from clusterd.storage.store import Store
@@ -22,6 +23,7 @@ from shm_arrangements.frontier import Frontier
 from shm_arrangements.updates import Updates
 from tests.clusterd.ingest.feeding import (
     Feeding,
+    between,
     contents,
     error_of,
     feeding,
@@ -442,6 +444,85 @@ def test_bug74_after_a_change_a_new_snapshot_writes_the_difference(
         assert store.shard("a").since.time <= before
         updates = list(store.shard("a").read(before + 1, store.shard("a").upper, block_rows=100))
     assert sum(map(len, updates)) == 4  # -(1, x), +(1, NULL), +(3, p), +(4, NULL)
+
+
+NEVER_TO_BE_TAKEN = (
+    (
+        "identity-not-full", "its replica identity was changed",
+        ("ALTER TABLE a REPLICA IDENTITY DEFAULT", "UPDATE a SET i = i + 1",
+         "ALTER TABLE a REPLICA IDENTITY FULL"),
+    ),
+    (
+        "invalid-data", "'infinity' is no date",
+        ("INSERT INTO a VALUES (20, 'infinity')", "UPDATE a SET d = '2020-01-02' WHERE i = 20"),
+    ),
+    (
+        "schema-changed", "its columns are (j, d)",
+        ("ALTER TABLE a RENAME i TO j", "INSERT INTO a VALUES (30)", "ALTER TABLE a RENAME j TO i"),
+    ),
+    (
+        "schema-changed", "came into the publication",
+        ("CREATE TABLE b (i int)", "ALTER PUBLICATION p ADD TABLE b", "INSERT INTO b VALUES (1)",
+         "ALTER PUBLICATION p DROP TABLE b", "DROP TABLE b"),
+    ),
+    (
+        "schema-changed", "of table public.a other rows are published: all before, those with (i > 3) now",
+        ("INSERT INTO a VALUES (1), (40)", "ALTER PUBLICATION p SET TABLE a WHERE (i > 3)",
+         "DELETE FROM a WHERE i < 40"),
+    ),
+)  # fmt: skip
+
+
+def test_what_no_feed_can_take_is_passed_by_a_new_snapshot_stopped_or_running(
+    server: PostgresServer, database: str, tmp_path: Path
+) -> None:
+    prepare(server, database, "a (i int primary key, d date)")
+    server.execute(database, "INSERT INTO a VALUES (10)")
+    with feeding(tmp_path, options_of(server, database)) as running:
+        wait_sealed(tmp_path, ["a"], wal_end(server, database), running)
+    allowed = options_of(server, database, resnapshot=True)
+
+    def brought_up_to_date(running: Feeding) -> None:
+        wait_sealed(tmp_path, ["a"], wal_end(server, database), running)
+        rows = server.execute(database, "SELECT i, d - date '1970-01-01' FROM a")
+        assert contents(tmp_path, "a") == Counter(rows)
+
+    for code, text, statements in NEVER_TO_BE_TAKEN:
+        server.execute(database, *statements)
+        for _ in range(2):  # it is in the stream for ever, though the table is as before
+            error = error_of(tmp_path, options_of(server, database))
+            assert code_of(error) == code
+            assert text in str(error)
+        with feeding(tmp_path, allowed) as running:
+            brought_up_to_date(running)
+            server.execute(database, "ALTER PUBLICATION p SET TABLE a", "DELETE FROM a WHERE i <> 10")
+            brought_up_to_date(running)
+            server.execute(database, *statements, "INSERT INTO a VALUES (50)")
+            brought_up_to_date(running)
+            server.execute(database, "ALTER PUBLICATION p SET TABLE a", "DELETE FROM a WHERE i <> 10")
+            server.execute(database, "INSERT INTO a VALUES (10) ON CONFLICT DO NOTHING")
+            brought_up_to_date(running)
+
+
+def test_a_server_that_falls_silent_is_left_and_asked_anew(
+    server: PostgresServer, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "_STATUS_INTERVAL_S", 0.1)
+    monkeypatch.setattr(feed, "_LAG_INTERVAL_S", 3600.0)
+    prepare(server, database, "a (i int)")
+    options = options_of(server, database)
+    with between(server) as proxy:
+        dsn = f"{options.dsn}&host={proxy.directory}".replace(f"host={server.directory}&", "")
+        through = msgspec.structs.replace(options, dsn=dsn)
+        with feeding(tmp_path, through) as running:
+            wait_sealed(tmp_path, ["a"], 0, running)
+            server.execute(database, "INSERT INTO a VALUES (0)")
+            wait_sealed(tmp_path, ["a"], wal_end(server, database), running)  # it is by the stream
+            monkeypatch.setattr(feed, "ANSWER_TIMEOUT_S", 0.5)
+            proxy.freeze()
+            server.execute(database, "INSERT INTO a VALUES (1)")
+            wait_sealed(tmp_path, ["a"], wal_end(server, database), running)
+            assert contents(tmp_path, "a") == Counter([(0,), (1,)])
 
 
 def test_a_column_added_behind_is_left_out(server: PostgresServer, database: str, tmp_path: Path) -> None:
