@@ -10,7 +10,8 @@ it computes from the rows of a group, errors included.
 Cost: the change, and what its groups got at later iterations, each as the operator itself has it. What came
 at iterations before is not read.
 
-Does not: spare the operator what came later where that could not matter (iterative_reduce.py does).
+Does not: spare the operator what came later where that could not matter (iterative_counts.py and
+iterative_extremes.py do, for what they know).
 """
 
 from __future__ import annotations
