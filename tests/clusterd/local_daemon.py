@@ -13,6 +13,7 @@ import os
 import random
 import select
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -124,7 +125,7 @@ class LocalDaemon:
     def _able(self) -> list[Callable[[], None]]:
         """The turns that would find something to do."""
         found: list[Callable[[], None]] = [
-            loop.turn for loop in self.loops if loop.has_work or _readable(loop)
+            loop.turn for loop in self.loops if loop.has_work or _is_late(loop) or _readable(loop)
         ]
         if not self.endpoint.is_idle():
             found.append(self._turn_endpoint)
@@ -157,6 +158,12 @@ class LocalDaemon:
         assert (mux.notice_entries, mux.frontiers_pending) == (0, 0), mux
         assert self.names() == []
         assert [each for each in leaks._fds() if "/dev/shm/clusterd." in each and "(deleted)" in each] == []
+
+
+def _is_late(loop: WorkerLoop) -> bool:
+    """Whether the wait of a peek is over."""
+    due = loop._deadlines.next_s()
+    return due is not None and due <= time.monotonic()
 
 
 def _readable(loop: WorkerLoop) -> bool:

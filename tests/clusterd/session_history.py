@@ -1,29 +1,32 @@
 """Random histories of sessions: controllers that come, lose their connection anywhere and come back, readers.
 
 A history plays against a daemon, in one process (`LocalDaemon`) or a real one, by its seed alone. Shards are
-appended to in random cuts. The controller makes views over shards and over each other, queries and
-subscriptions, lets them compact, drops them, and peeks; some commands are illegal. Its connection is closed
-between commands, within a frame, within a replay, or taken over; then it comes back and says again what its
-reduced history has, or another one comes that says something else under the same ids. Readers peek and
-subscribe beside it. Every connection has a judge (session_judge.py); in the end everything is read at every
-time and dropped.
+appended to in random cuts. The controller makes views over shards and over each other, queries,
+subscriptions and copies, lets them compact, drops them, and peeks; some commands are illegal. Its connection
+is closed between commands, within a frame, within a replay, or taken over; then it comes back and says again
+what its reduced history has, or another one comes that says something else under the same ids. Readers peek
+and subscribe beside it. Every connection has a judge (session_judge.py); in the end everything is read at
+every time and dropped.
 """
 
 from __future__ import annotations
 
 import random
 import socket
+import tempfile
 from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
 from clusterd.convert import updates_from_rows
+from clusterd.storage.copy_out import check_copy
 from clusterd.storage.store import Store
 from controller_proto import command as say
 from controller_proto.codec import encode_body
 from controller_proto.connection import NEED_DATA, Broken, Connection, Ended, Rejected, Role
 from controller_proto.dataflow import Build, DataflowBody, DataflowHeader, Export, IndexImport, SourceImport
+from controller_proto.errors import Refusal
 from controller_proto.history import History as Reduced
 from controller_proto.ids import GlobalId
 from controller_proto.plan import Get, OrderBy, Plan, free_ids
@@ -140,11 +143,12 @@ class Sessions:
         self.readers: list[Link] = []
         self.others: list[Link] = []  # controllers that were taken over
         self.creates: list[say.CreateDataflow] = []  # of all sessions: what another controller may say
+        self.directory = tempfile.TemporaryDirectory(prefix="copies-", ignore_cleanup_errors=True)
         self._count = 0
         self._number = number
         self._seed = seed
         weights: dict[Callable[[], None], float] = {
-            self.append: 4, self.create_view: 4, self.query: 2, self.subscribe: 3, self.peek: 6,
+            self.append: 4, self.create_view: 4, self.query: 2, self.subscribe: 3, self.peek: 6, self.copy: 1,
             self.cancel: 1, self.compact: 2, self.drop: 1, self.schedule: 2, self.configure: 0.3,
             self.sync: 0.5, self.illegal: 0.7, self.read_beside: 2, self.lose: 1.2, self.take_over: 0.6,
             self.intrude: 0.3, self.settle: 0.7,
@@ -186,6 +190,7 @@ class Sessions:
         self.controller = None
         self.readers.clear()
         self.others.clear()
+        self.directory.cleanup()
 
     def go_on(self, daemon: Daemon) -> None:
         """The same history with a daemon that was started anew over the same shards: to the end."""
@@ -370,7 +375,7 @@ class Sessions:
     # -- what a controller says -----------------------------------------------------------------------------
 
     def _said(self, *kinds: str) -> dict[GlobalId, Said]:
-        """What stands, of these kinds: `view`, `query`, `subscribe`."""
+        """What stands, of these kinds: `view`, `query`, `subscribe`, `copy-to`."""
         assert self.controller is not None
         return {id: s for id, s in self.controller.judge.ids.items() if not s.dropped and _kind(s) in kinds}
 
@@ -400,6 +405,8 @@ class Sessions:
             as_of, until = times(max((judge.ids[id].floor for id in imports), default=0))
             sources = tuple(SourceImport(id, *self.shards[id]) for id in used if id in self.shards)
             made = export(on, plan_schema(plan, env), as_of)
+            if made.kind == "copy-to" and not _has_a_form(made):
+                continue
             header = DataflowHeader(made.id, as_of, until, sources, tuple(map(IndexImport, imports)), (made,))
             create = say.CreateDataflow(0, header, encode_body(DataflowBody(builds)))
             try:
@@ -461,6 +468,19 @@ class Sessions:
             lambda least: (self.rng.randint(least, max(least, TIMES - 3)), None),
         )
 
+    def copy(self) -> None:
+        """To a file, if what is asked for is ever there."""
+        env = self._env(sources=self.rng.random() < 0.5)
+        if not env:
+            return
+        id = self._fresh("t")
+        uri = f"{self.directory.name}/{id}.csv"
+        self._create(
+            env,
+            lambda on, schema, as_of: Export(id, "copy-to", on, schema, uri=uri),
+            lambda least: (self.rng.randint(least, TIMES - 1), None),
+        )
+
     def peek(self, link: Link | None = None) -> None:
         rng = self.rng
         views = self._said("view")
@@ -487,7 +507,9 @@ class Sessions:
             )
             some = rng.choice([None, 0, 1, 3]) if order else None
             finishing = say.Finishing((), where, order, some, rng.choice([0, 1]) if order else 0)
-        self.tell(say.Peek(0, self._fresh("p"), id, time, None if keys is None else tuple(keys), finishing))
+        wait_s = rng.choice([None, None, None, 0.0])
+        wire = None if keys is None else tuple(keys)
+        self.tell(say.Peek(0, self._fresh("p"), id, time, wire, finishing, wait_s))
         self.note("peek", id, "at", time)
 
     def cancel(self) -> None:
@@ -503,13 +525,13 @@ class Sessions:
             self.note("compact", id, time)
 
     def drop(self) -> None:
-        if ids := list(self._said("view", "query", "subscribe")):
+        if ids := list(self._said("view", "query", "subscribe", "copy-to")):
             id = self.rng.choice(ids)
             self.tell(say.AllowCompaction(0, id, ()))
             self.note("drop", id)
 
     def schedule(self) -> None:
-        for id, said in self._said("view", "query", "subscribe").items():
+        for id, said in self._said("view", "query", "subscribe", "copy-to").items():
             if not said.scheduled or self.rng.random() < 0.1:
                 self.tell(say.Schedule(0, id))
 
@@ -605,7 +627,7 @@ class Sessions:
             self.connect(whole=True)
         assert self.controller is not None
         self.note("finish")
-        for id, said in self._said("view", "query", "subscribe").items():
+        for id, said in self._said("view", "query", "subscribe", "copy-to").items():
             if not said.scheduled:
                 self.tell(say.Schedule(0, id))
         for name, upper in self.uppers.items():
@@ -618,7 +640,7 @@ class Sessions:
             for time in range(said.floor, TIMES):
                 self.tell(say.Peek(0, self._fresh("p"), id, time))
         self.settle(lambda: [each for judge in judges for each in judge.owed])
-        ids = list(self._said("view", "query", "subscribe"))
+        ids = list(self._said("view", "query", "subscribe", "copy-to"))
         self.rng.shuffle(ids)
         for id in ids:
             self.tell(say.AllowCompaction(0, id, ()))
@@ -631,9 +653,18 @@ class Sessions:
         self.settle()
 
 
+def _has_a_form(copy: Export) -> bool:
+    """Whether rows of its types can be in a file."""
+    try:
+        check_copy(copy)
+    except Refusal:
+        return False
+    return bool(copy.schema.columns)
+
+
 def _kind(said: Said) -> str:
-    if said.export.kind == "subscribe":
-        return "subscribe"
+    if said.export.kind != "index":
+        return said.export.kind
     return "query" if said.one_shot else "view"
 
 

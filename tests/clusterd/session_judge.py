@@ -12,6 +12,7 @@ errors it may get depends on whether a controller touched the id meanwhile (`Boo
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -120,6 +121,7 @@ class Asked:
     definitions: list[Definition]
     floor: int
     must: tuple[str, ...] = ()
+    may_be_late: bool = False  # it has a limit to its wait
     canceled: bool = False
     touched: tuple[int, int] = (0, 0)
 
@@ -225,6 +227,7 @@ class Judge:
         self.ids: dict[GlobalId, Said] = {}
         self.peeks: dict[str, Asked] = {}
         self.streams: dict[GlobalId, Stream] = {}
+        self.copies: dict[GlobalId, Said] = {}  # not answered
         self.refusals: dict[int, tuple[str, ...]] = {}  # expected: of a seq, the codes it may have
         self._of_reader: dict[
             int, GlobalId
@@ -291,6 +294,8 @@ class Judge:
         self.ids[export.id] = Said(export, definition, header.as_of, header.as_of, imports, one_shot)
         if export.kind == "subscribe":
             self.streams[export.id] = Stream(export, header.as_of, [definition])
+        elif export.kind == "copy-to":
+            self.copies[export.id] = self.ids[export.id]
         else:
             if not one_shot:  # a query is read at its own time alone
                 self.book.declare(export, definition)
@@ -338,6 +343,7 @@ class Judge:
             finishing.offset,
         )  # fmt: skip
         asked = Asked(question, peek.id, [], 0, touched=self.book.seen(peek.id))
+        asked.may_be_late = peek.wait_s is not None
         if self.is_reader:
             asked.definitions = [definition for definition, _ in self.book.of_id.get(peek.id, [])]
         elif said is None:
@@ -372,6 +378,8 @@ class Judge:
                 self._answer(response)
             case hear.SubscribeResponse():
                 self._told(response)
+            case hear.CopyToResponse():
+                self._copied(response)
             case _:
                 raise AssertionError(response)
 
@@ -441,6 +449,10 @@ class Judge:
 
     def _error(self, asked: Asked, error: hear.PeekError, response: hear.PeekResponse, where: str) -> None:
         where = f"{where}: {error}"
+        if error.code == "wait-limit":
+            assert asked.may_be_late, where
+            assert not asked.must, where
+            return
         if error.code in ("dropped", "unknown-id", "below-since"):
             if self.is_reader:
                 # A controller did something to it meanwhile; or did long ago.
@@ -489,8 +501,25 @@ class Judge:
         touched = self.is_reader and self.book.touched(self.ids[response.id].imports[0]) != stream.touched
         assert touched or self._is_gone(response.id), response
 
+    def _copied(self, response: hear.CopyToResponse) -> None:
+        copy = self.copies.pop(response.id, None)
+        assert copy is not None, f"no copy, or answered twice: {response}"
+        whole = copy.definition.at(copy.as_of)
+        result = response.result
+        if isinstance(result, hear.CopyError):
+            if result.code == "dropped":
+                assert self._is_gone(response.id), response
+                return
+            text = f"{result.code}: {result.message}"
+            assert any(text.startswith(each) for each in may_fail_with(whole)), response
+            return
+        assert not may_fail_with(whole), response
+        assert result.rows == sum(whole.rows.values()), response
+        with open(copy.export.uri, newline="") as file:
+            assert sum(1 for _ in csv.reader(file)) == 1 + result.rows, response
+
     def _is_gone(self, id: GlobalId) -> bool:
-        """Whether a subscription was dropped, or an index of it."""
+        """Whether a subscription or copy was dropped, or an index of it."""
         said = self.ids[id]
         return said.dropped or any(self.ids[i].dropped for i in said.imports if i in self.ids)
 
@@ -502,6 +531,7 @@ class Judge:
         found = [f"an answer: {asked}" for uuid, asked in self.peeks.items() if uuid not in self._answered]
         found += [f"a refusal: {each}" for each in self.refusals.items()]
         found += [f"synced {seq}" for seq in self.syncs]
+        found += [f"an answer: {copy}" for copy in self.copies.values()]
         for id, stream in self.streams.items():
             if not stream.ended and stream.upper is not None and (self._is_gone(id) or stream.upper < TIMES):
                 found.append(f"of {id}: told up to {stream.upper}")
