@@ -43,6 +43,7 @@ _SCHEMES: Final = ("file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
 _NOT_IN_CSV: Final = frozenset(
     {ColumnType.BYTEA, ColumnType.UUID, ColumnType.INTERVAL, ColumnType.LIST, ColumnType.RECORD}
 )
+_NOT_IN_ANY: Final = frozenset({ColumnType.INTERVAL})  # all that parquet has no place for
 
 
 def check_copy(export: Export) -> None:
@@ -54,13 +55,14 @@ def check_copy(export: Export) -> None:
     for column in export.schema.columns:
         if copy_format(export) == "csv" and column.type in _NOT_IN_CSV:
             why = f"export {export.id}: column {column.name!r} ({type_name(column)}) has no form in csv"
-            raise Refusal("invalid-plan", why, "cast it to text, or write parquet")
+            hint = "cast it to text" if column.type in _NOT_IN_ANY else "cast it to text, or write parquet"
+            raise Refusal("invalid-plan", why, hint)
     if copy_format(export) == "parquet":
         try:
             require_parquet(_specs(export))
         except ValueError as error:
             why = f"export {export.id}: {error}"
-            raise Refusal("invalid-plan", why, "cast it to text, or write csv") from error
+            raise Refusal("invalid-plan", why, "cast it to text") from error
 
 
 class CopyOut:
