@@ -68,7 +68,8 @@ IMPURE = {"socket", "time", "os", "select", "threading", "subprocess", "multipro
 # Layers inside a package: a module of a lower row may not import one of a higher row. Prefixes are matched.
 LAYERS = {
     "controller_proto": [
-        ["errors", "ids", "jsonb", "schema", "suggest"], ["aggregates", "framing", "expr", "moments", "tokens"],
+        ["errors", "ids", "jsonb", "schema", "suggest"],
+        ["aggregates", "framing", "expr", "moments", "tokens"],
         ["literals"], ["functions"], ["plan", "temporal"], ["dataflow", "monotonic"],
         ["command", "response", "typing_rules"],
         ["stage", "codec", "history", "parts", "validate", "parse_expr"],
