@@ -58,7 +58,7 @@ PURE = [
     "clusterd/ingest/arrays.py", "clusterd/ingest/binding.py", "clusterd/ingest/changes.py",
     "clusterd/ingest/pgoutput.py",
     "clusterd/client/core.py", "clusterd/client/feed.py", "clusterd/client/operation.py",
-    "clusterd/client/dataflows.py", "clusterd/client/peeks.py",
+    "clusterd/client/dataflows.py", "clusterd/client/modes.py", "clusterd/client/peeks.py",
     "clusterd/runtime/core.py", "clusterd/runtime/peeks.py", "clusterd/runtime/hydration.py",
     "clusterd/runtime/deadlines.py", "clusterd/runtime/retries.py", "clusterd/runtime/scans.py",
     "clusterd/render/expr.py",

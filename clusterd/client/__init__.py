@@ -21,11 +21,13 @@ from clusterd.client.answer import Answer, PeekCanceled, PeekFailed, schema_of
 from clusterd.client.copies import CopyFailed
 from clusterd.client.feed import Batch, SubscriptionEnded
 from clusterd.client.index import Index
+from clusterd.client.modes import TooStale
+from clusterd.client.peeks import Bounded
 from clusterd.client.session import Client
 from clusterd.client.subscription import Subscription
 from clusterd.client.view import View
 
 __all__ = [
-    "Answer", "Batch", "Client", "CopyFailed", "Index", "PeekCanceled", "PeekFailed", "Subscription",
-    "SubscriptionEnded", "View", "schema_of",
+    "Answer", "Batch", "Bounded", "Client", "CopyFailed", "Index", "PeekCanceled", "PeekFailed",
+    "Subscription", "SubscriptionEnded", "TooStale", "View", "schema_of",
 ]  # fmt: skip

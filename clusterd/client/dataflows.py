@@ -26,8 +26,16 @@ from clusterd.client.shards import Shards, ShardState
 from clusterd.convert import wire_schema
 from controller_proto import command
 from controller_proto.codec import encode_body
-from controller_proto.dataflow import Build, DataflowBody, DataflowHeader, Export, IndexImport, SourceImport
-from controller_proto.errors import Refusal
+from controller_proto.dataflow import (
+    Build,
+    DataflowBody,
+    DataflowHeader,
+    Export,
+    IndexImport,
+    SourceImport,
+    WireFrontier,
+)
+from controller_proto.errors import LocalProtocolError, Refusal
 from controller_proto.ids import GlobalId, parse_id
 from controller_proto.parse_plan import parse_plan
 from controller_proto.plan import Get, Plan
@@ -198,7 +206,7 @@ class Dataflows:
 
         header, body = yield from self.dataflow(plan, names, as_of, until, export)
         yield from self.create_dataflow(header, body, schedule=schedule)
-        self.standing[id] = Standing(header.exports[0], header.as_of)
+        self.standing[id] = Standing(header.exports[0], header.as_of, self.shards_under(header))
         return self.standing[id]
 
     def dataflow(
@@ -269,6 +277,29 @@ class Dataflows:
         return max(floor, min((upper[0] - 1 for upper in uppers if upper), default=floor))
 
     # -- what was created
+
+    def shards_under(self, header: DataflowHeader) -> frozenset[str] | None:
+        """What a dataflow reads in the end, through indexes and views; None if that is not known."""
+        views = {each.export.shard: each for each in self.standing.values() if each.export.shard}
+        under: set[str] = set()
+        for source in header.source_imports:
+            view = views.get(source.shard)
+            under |= {source.shard} if view is None or view.shards is None else view.shards
+        for index in header.index_imports:
+            known = self.standing.get(index.id)
+            if known is None or known.shards is None:
+                return None
+            under |= known.shards
+        return frozenset(under)
+
+    def uppers(self, of: Standing) -> Operation[list[WireFrontier]]:
+        """How far the shards that `of` is made of are sealed. Raises LocalProtocolError if we cannot know."""
+        shards = of.shards
+        if shards is None:
+            message = f"what {of.export.id} is made of is not known to this client, which did not create it"
+            raise LocalProtocolError("unknown-shard", message, "read at a time, or at='latest'")
+        states = yield from work(lambda: self._shards.states(shards))
+        return [state.upper for state in states.values()]
 
     def schedule(self, index: Standing) -> Operation[None]:
         """As `Client.schedule`."""

@@ -6,6 +6,7 @@ Does not: wait; the operations here say for what.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 from uuid import uuid4
 
@@ -25,21 +26,32 @@ from controller_proto.parse_expr import parse_expr
 from controller_proto.plan import OrderBy
 from controller_proto.validate import validate_peek
 
-__all__ = ["PeekOptions", "peek", "start_peek", "wait_answer", "wait_frontier"]
+__all__ = ["Bounded", "PeekOptions", "peek", "start_peek", "wait_answer", "wait_frontier"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """As `at`: the newest sealed time, if it is at most `behind` times behind what was written."""
+
+    behind: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.behind, bool) or not isinstance(self.behind, int) or self.behind < 0:
+            raise ValueError(f"behind must be a number of times, from 0 on, it is {self.behind!r}")
 
 
 class PeekOptions(TypedDict, total=False):
     """What a peek may say, as keywords.
 
-    at: a time, answered when that is sealed; or `latest`, the default (None is the same): the newest sealed
-    time, which the answer names as `time`. keys: values (or tuples, for a key of several columns) of the
-    index's key; None, the default, is all rows. where: predicates, as expressions or their text (`#1 > 5`).
-    order_by: names, or OrderBy; without, rows come sorted by value. limit, offset: of rows, each counted as
-    often as it occurs. select: columns to return. wait_s: the longest that the replica has it wait for its
-    time, answered `wait-limit` then (PeekFailed).
+    at: a time, answered when that is sealed; `latest`, the default (None is the same): the newest sealed
+    time, which the answer names as `time`; or, but for `start_peek`, `strict` or Bounded, as modes.py says.
+    keys: values (or tuples, for a key of several columns) of the index's key; None, the default, is all rows.
+    where: predicates, as expressions or their text (`#1 > 5`). order_by: names, or OrderBy; without, rows
+    come sorted by value. limit, offset: of rows, each counted as often as it occurs. select: columns to
+    return. wait_s: the longest that the replica has it wait for its time, answered `wait-limit` then.
     """
 
-    at: int | Literal["latest"] | None
+    at: int | Literal["latest", "strict"] | Bounded | None
     keys: Sequence[Any] | None
     where: Sequence[Expr | str]
     order_by: Sequence[str | OrderBy]
@@ -53,7 +65,7 @@ def start_peek(
     core: Core,
     of: Standing,
     *,
-    at: int | Literal["latest"] | None = None,
+    at: int | Literal["latest", "strict"] | Bounded | None = None,
     keys: Sequence[Any] | None = None,
     where: Sequence[Expr | str] = (),
     order_by: Sequence[str | OrderBy] = (),

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 from uuid import uuid4
 
-from clusterd.client import copies, peeks
+from clusterd.client import copies, modes, peeks
 from clusterd.client.answer import Answer
 from clusterd.client.core import Core
 from clusterd.client.dataflows import Dataflows
@@ -402,7 +402,7 @@ class Client:
         self, index: Handle, *, timeout_s: float | None = DEADLINE_S, **options: Unpack[PeekOptions]
     ) -> Answer:
         """The rows of an index; `at`, `keys`, `where`, `order_by`, `limit`, `offset`, `select` as
-        PeekOptions says.
+        PeekOptions says, `at` also as modes.py does.
 
         Raises TypeError, ValueError, Refusal(`invalid-plan`) for arguments that cannot be meant; PeekFailed
         with the code of the answer; TimeoutError, the peek then being canceled.
@@ -417,7 +417,7 @@ class Client:
         [('Arthur',)]
         ({'name': ['Arthur'], 'height': [251]}, [251], True)
         """
-        return self.run(peeks.peek(self.core, standing_of(index), timeout_s, options))
+        return self.run(modes.read(self.core, self.dataflows, standing_of(index), timeout_s, options))
 
     def start_peek(self, index: Handle, **options: Unpack[PeekOptions]) -> str:
         """Ask for the rows of an index, as `peek` does. Returns the uuid for `await_peek` and `cancel_peek`.

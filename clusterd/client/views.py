@@ -55,7 +55,7 @@ def create_view(
     if as_of is None:
         header = yield from work(lambda: _resumed(header, dataflows, shards))
     yield from dataflows.create_dataflow(header, body, schedule=True)
-    made = dataflows.standing[id] = Standing(header.exports[0], header.as_of)
+    made = dataflows.standing[id] = Standing(header.exports[0], header.as_of, dataflows.shards_under(header))
     if writes:
         yield from allow_writes(core, made)
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,12 +11,16 @@ from typing import Any
 import pytest
 
 from clusterd.client import (
+    Bounded,
     PeekCanceled,
+    PeekFailed,
     SubscriptionEnded,
+    TooStale,
     answer,
     arguments,
     copies,
     feed,
+    modes,
     operation,
     peeks,
 )
@@ -39,11 +44,12 @@ from controller_proto.command import (
 )
 from controller_proto.connection import NEED_DATA, Connection, Ended, Rejected, Role
 from controller_proto.dataflow import Export
-from controller_proto.errors import Disconnected, Refusal
+from controller_proto.errors import Disconnected, LocalProtocolError, Refusal
 from controller_proto.plan import Get
 from controller_proto.response import (
     DroppedAt,
     Frontiers,
+    PeekError,
     PeekResponse,
     PeekRows,
     Refused,
@@ -59,7 +65,7 @@ INDEX = Standing(Export("u9", "index", "u1", SAMPLE_SCHEMA, (0,)), 0)
 ROWS = PeekRows(((1,), ("a",)), (1,))
 
 
-@pytest.mark.parametrize("module", [answer, arguments, operation, address, client_end])
+@pytest.mark.parametrize("module", [answer, arguments, modes, operation, address, client_end])
 def test_examples_of_docstrings_are_true(module: ModuleType) -> None:
     done = doctest.testmod(module)
     assert done.attempted
@@ -274,3 +280,94 @@ def test_a_batch_of_several_messages_is_told_once_it_is_whole() -> None:
     assert whole is not None
     assert whole.changes.rows() == [((1, "a"), 0, 1), ((2, "b"), 0, 1), ((3, "c"), 0, -1)]
     assert (whole.upper, told.take()) == (None, None)
+
+
+def made_of(session: Session, on: str, id: str) -> Standing:
+    """An index on a shard or index, accepted."""
+    creating = session.dataflows.create_index(on, (), None, id, 0, True)
+    session.step(creating)
+    session.core.hear(Synced(session.said()[-1].seq))
+    return session.step(creating)  # type: ignore[no-any-return]
+
+
+def reading(session: Session, of: Standing, at: object) -> tuple[Operation[Any], Peek]:
+    """A read that waits for its answer, and what it asked."""
+    read = modes.read(session.core, session.dataflows, of, 1, {"at": at})  # type: ignore[typeddict-item]
+    session.step(read)
+    (asked,) = session.said()
+    assert isinstance(asked, Peek)
+    return read, asked
+
+
+def answered(session: Session, read: tuple[Operation[Any], Peek], time: int | None) -> Any:
+    """What comes of it: rows of `time`, or with None that it waited too long."""
+    late = PeekError("wait-limit", "not sealed")
+    session.core.hear(PeekResponse(read[1].uuid, late if time is None else ROWS, time=time))
+    return session.step(read[0])
+
+
+@pytest.fixture
+def fruit(tmp_path: Path) -> Iterator[tuple[Session, Standing]]:
+    """An index over an index over a shard that is written up to time 6."""
+    with Store.open(tmp_path) as store:
+        store.create_shard("fruit", SAMPLE_SCHEMA)
+        session = Session(store=store)
+        Shards(store).advance("fruit", 7)
+        made_of(session, "fruit", "u1000")
+        yield session, made_of(session, "Get u1000", "u1001")
+
+
+def test_a_strict_read_reads_what_was_written_when_it_began(fruit: tuple[Session, Standing]) -> None:
+    session, index = fruit
+    assert index.shards == {"fruit"}
+    read = reading(session, index, "strict")
+    assert (read[1].time, read[1].wait_s) == (6, None)
+    assert answered(session, read, 6).time == 6
+    session.dataflows._shards.advance("fruit", None)
+    assert reading(session, index, "strict")[1].time == LAST_TIME
+
+
+def test_a_bounded_read_never_waits_and_says_what_it_is_too_far_behind_of(
+    fruit: tuple[Session, Standing],
+) -> None:
+    session, index = fruit
+    read = reading(session, index, Bounded(behind=2))
+    assert (read[1].time, read[1].wait_s) == (None, 0.0)
+    session.dataflows._shards.advance("fruit", 100)  # after it began: not what it is judged by
+    assert answered(session, read, 4).time == 4
+    read = reading(session, index, Bounded(behind=2))
+    with pytest.raises(TooStale, match="u1001: 99 is written and 96 is sealed, 3 behind; 2 behind") as stale:
+        answered(session, read, 96)
+    assert (stale.value.time, stale.value.written, stale.value.behind) == (96, 99, 2)
+    read = reading(session, index, Bounded(behind=1000))
+    with pytest.raises(TooStale, match="nothing is sealed"):
+        answered(session, read, None)
+    assert not session.core.asked
+
+
+def test_other_modes_are_as_ever_and_a_bound_does_not_hide_errors(fruit: tuple[Session, Standing]) -> None:
+    session, index = fruit
+    reads = [reading(session, index, at) for at in (3, "latest", None)]
+    assert [(asked.time, asked.wait_s) for _, asked in reads] == [(3, None), (None, None), (None, None)]
+    read = reading(session, index, Bounded(0))
+    session.core.hear(PeekResponse(read[1].uuid, PeekError("eval-error", "division by zero"), time=6))
+    with pytest.raises(PeekFailed, match="eval-error"):
+        session.step(read[0])
+
+
+def test_what_was_written_is_known_only_of_what_we_created() -> None:
+    session = Session()
+    for at in ("strict", Bounded(0)):
+        with pytest.raises(LocalProtocolError, match="what u9 is made of is not known to this client"):
+            reading(session, INDEX, at)
+    for behind in (-1, True, 1.5):
+        with pytest.raises(ValueError, match="behind must be a number of times"):
+            Bounded(behind)  # type: ignore[arg-type]
+
+
+def test_a_view_is_as_new_as_what_it_was_made_of(fruit: tuple[Session, Standing]) -> None:
+    session, index = fruit
+    view = Export("u7", "materialized-view", "u1", SAMPLE_SCHEMA, shard="kept")
+    session.dataflows.standing["u7"] = Standing(view, 0, index.shards)
+    session.dataflows._shards.create("kept", SAMPLE_SCHEMA)
+    assert made_of(session, "kept", "u1002").shards == {"fruit"}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from clusterd.client import Answer, Batch, Client, PeekCanceled, aio
+from clusterd.client import Answer, Batch, Bounded, Client, PeekCanceled, aio
 from clusterd.client.handle import Handle
 from clusterd.launcher import Replica
 from controller_proto.errors import Disconnected
@@ -28,7 +28,8 @@ LAST = 2**64 - 1
 REFUSED = {  # what of the story is
     "shard again": "Refusal", "no source": "Refusal", "no plan": "LocalProtocolError",
     "write late": "Refusal", "write letters": "TypeError", "peek too early": "TimeoutError",
-    "peek at soon": "TypeError", "peek at before": "ValueError", "peek keys": "TypeError",
+    "peek at soon": "TypeError", "peek at before": "ValueError",
+    "peek bounded by less": "ValueError", "peek started strict": "TypeError", "peek keys": "TypeError",
     "peek order": "Refusal", "peek column": "Refusal", "no such shard": "Refusal", "no such key": "Refusal",
     "an id again": "Refusal", "query at the end of time": "TimeoutError", "nothing more": "TimeoutError",
     "closed": "SubscriptionEnded", "no setting": "Refusal", "answered once": "LocalProtocolError",
@@ -68,6 +69,10 @@ def story(c: Any, fruit: str, copies: Path) -> Generator[Step, Any, None]:
     yield "peek", lambda: index.peek()
     yield "peek at a time", lambda: index.peek(at=t, keys=["pear", "fig"])
     yield "peek latest", lambda: c.peek(index, at="latest", order_by=["kilos"], limit=1, offset=1)
+    yield "peek strict", lambda: index.peek(at="strict")
+    yield "peek bounded", lambda: index.peek(at=Bounded(behind=0))
+    yield "peek bounded by less", lambda: Bounded(behind=-1)
+    yield "peek started strict", lambda: c.start_peek(index, at="strict")
     yield "peek where", lambda: index.peek(at=t, where=["#1 > 3"], select=["kilos"])
     yield "peek too early", lambda: index.peek(at=t + 5, timeout_s=0)
     yield "peek at soon", lambda: index.peek(at="soon")
@@ -138,6 +143,7 @@ def story(c: Any, fruit: str, copies: Path) -> Generator[Step, Any, None]:
     yield "finish", lambda: c.advance(fruit, None)
     yield "at the end of time", lambda: c.query(index, at=LAST)
     yield "time of the end", lambda: index.peek(at="latest")
+    yield "strict at the end", lambda: index.peek(at="strict")
     yield "told", lambda: repr(c)
 
 
@@ -180,8 +186,9 @@ def _is_error(value: Any) -> bool:
 
 
 def plain(result: Any) -> str:
-    """Without what differs between two sessions on one daemon."""
-    return re.sub(r"[0-9a-f]{32}", "UUID", str(result)).replace("fruit_b", "fruit_a")
+    """Without what differs between two sessions on one daemon; the second meets the shards of the first."""
+    same = re.sub(r"[0-9a-f]{32}", "UUID", str(result)).replace("fruit_b", "fruit_a")
+    return re.sub(r"there are [^;]*", "there are SHARDS", same)
 
 
 async def tell(steps: Generator[Step, Any, None]) -> list[tuple[str, Any]]:
@@ -217,6 +224,8 @@ def check_story(replica: Replica, copies: Path) -> None:
         assert plain(got) == plain(wanted), name
     told = dict(one)
     assert told["peek latest"][:3] == (0, role(replica.mode), [("pear", 5)])
+    assert told["peek strict"][:2] == told["peek bounded"][:2] == told["peek latest"][:2]
+    assert told["strict at the end"][0] == LAST
     assert told["query at the end of time"][0] == "TimeoutError"
     assert told["at the end of time"][0] == told["time of the end"][0] == LAST
     assert {name: value[0] for name, value in one if _is_error(value)} == REFUSED

@@ -16,7 +16,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 from uuid import uuid4
 
-from clusterd.client import copies, peeks
+from clusterd.client import copies, modes, peeks
 from clusterd.client.aio.index import Index
 from clusterd.client.aio.opening import Opening
 from clusterd.client.aio.subscription import Subscription
@@ -420,7 +420,7 @@ class Client:
         >>> asyncio.run(main())
         ([('Arthur',)], 2, [251, 983], 0)
         """
-        return await self.run(peeks.peek(self.core, standing_of(index), timeout_s, options))
+        return await self.run(modes.read(self.core, self.dataflows, standing_of(index), timeout_s, options))
 
     async def start_peek(self, index: Handle, **options: Unpack[PeekOptions]) -> str:
         """Ask for the rows of an index, as `peek` does. Returns the uuid for `await_peek` and `cancel_peek`.
