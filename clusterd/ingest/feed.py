@@ -64,6 +64,7 @@ _APPEND_ROWS = 100_000
 _APPEND_BYTES = 32 << 20
 _SLOT_IN_USE = "55006"
 _LOCK_NOT_AVAILABLE = "55P03"
+_UNDEFINED = "42704"
 _SNAPSHOT_MENDS = ("identity-not-full", "invalid-data", "schema-changed")  # a stream has it for ever
 _SLOT_GONE = ("42704", "55000", "58P01")  # no such slot; invalidated; its WAL was removed
 
@@ -263,7 +264,7 @@ class _Session:
         status_at = seal_at = append_at = lag_at = time.monotonic()
         answer_by: float | None = None
         while True:
-            data = None if self._stop.signal else self._stream.read()
+            data = None if self._stop.signal else self._read()
             asked = False
             if data is not None:
                 answer_by = None
@@ -311,6 +312,18 @@ class _Session:
                 continue
             due = min(status_at, lag_at, seal_at if wal_end > self.sealed else status_at)
             self._stream.wait_to_read(due - now)
+
+    def _read(self) -> bytes | None:
+        try:
+            return self._stream.read()
+        except ServerError as error:
+            if error.state != _UNDEFINED:
+                raise
+            # As of the changes that are read, though there may be one of that name by now.
+            message = f"publication {self._options.publication!r} was dropped ({error})"
+            raise IngestError(
+                "schema-changed", message, "once it is there, start with --resnapshot"
+            ) from error
 
     def _append(self, transactions: Transactions, sealed: int) -> None:
         self._updates += append_all(self._shards, transactions.take(), sealed)

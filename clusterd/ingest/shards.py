@@ -141,7 +141,13 @@ def find_shard(store: Store, table: PublishedTable, name: str) -> Found:
         hint = f"--shard {table.full_name}=NAME; {refusal.hint}"
         raise IngestError("bad-setup", refusal.message, hint) from refusal
     text = shard.positions.get(POSITION)
-    binding = None if text is None else msgspec.json.decode(text, type=Binding)
+    try:
+        binding = None if text is None else msgspec.json.decode(text, type=Binding)
+    except msgspec.DecodeError as error:
+        message = f"what shard {name!r} says it is fed from cannot be read: {error}"
+        raise IngestError(
+            "bad-setup", message, f"--shard {table.full_name}=NAME takes another one"
+        ) from error
     upper = shard.upper
     return Found(table, name, None if upper.is_empty else upper.time, binding)
 

@@ -9,6 +9,7 @@ Does not: know of other shards; connect again in the middle of a transaction.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
@@ -73,6 +74,11 @@ def database_errors() -> Iterator[None]:
         ) from error
     except (psycopg.OperationalError, psycopg.InterfaceError) as error:
         raise ConnectionError(f"PostgreSQL: {error}") from error
+    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction) as error:
+        raise PermissionError(errno.EACCES, f"PostgreSQL: {error}") from error
+    except psycopg.ProgrammingError as error:
+        hint = "the location, or the schema clusterd in its database, is not what it was made to be"
+        raise Refusal("format-mismatch", f"PostgreSQL: {error}", hint) from error
 
 
 class PostgresCatalog:

@@ -28,6 +28,7 @@ __all__ = ["JOURNAL", "NAME", "SqliteCatalog"]
 
 NAME = "catalog.db"
 JOURNAL = "catalog.db-journal"
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)  # the last: lacks a table
 _ERRNOS = {  # of what is not the database's own fault
     sqlite3.SQLITE_FULL: errno.ENOSPC,
     sqlite3.SQLITE_READONLY: errno.EROFS,
@@ -197,9 +198,13 @@ class SqliteCatalog:
                 f"the catalog of shard {self._name!r} was locked for {self._lock_wait_s:g} s",
                 "a process that writes to it may be stopped",
             )
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        if code in _DAMAGED:
             why = f"the catalog of shard {self._name!r} is damaged: {error}"
             return Refusal("format-mismatch", why, "have its file from a backup")
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_READONLY_DBMOVED:
+            return FileNotFoundError(
+                errno.ENOENT, f"the catalog of shard {self._name!r} was removed, or replaced"
+            )
         if code in _ERRNOS:
             return OSError(_ERRNOS[code], f"the catalog of shard {self._name!r}: {error}")
         return error

@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from clusterd.ingest.binding import Binding, Found, Resume, Snapshot, check_relation, plan_start
 from clusterd.ingest.errors import IngestError
 from clusterd.ingest.pgoutput import Relation, RelationColumn
+from clusterd.ingest.shards import find_shard
 from clusterd.ingest.source import PublishedTable, Server, SlotState, SourceColumn
+from clusterd.storage.store import Store
+from controller_proto.schema import Column, ColumnType, Schema
+from shm_arrangements.frontier import Frontier
+from shm_arrangements.types import ColumnType as Type
+from shm_arrangements.updates import Updates
 
 SERVER = Server("77", "shop", 900)
 ID, NOTE = SourceColumn("id", 1, 23, -1), SourceColumn("note", 2, 25, -1)
@@ -136,3 +144,12 @@ def test_bug74_rows_of_an_altered_table_are_refused_when_they_come() -> None:
         with pytest.raises(IngestError) as caught:
             check_relation(message, binding(), now)
         assert caught.value.code == "schema-changed"
+
+
+def test_a_binding_that_somebody_wrote_over_is_told(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        shard = store.create_shard("a", Schema((Column("id", ColumnType.INT32, False),)))
+        empty = Updates.empty((Type.INT32,))
+        shard.append(empty, Frontier.at(0), Frontier.at(1), positions={"postgres": '{"x": 1}'})
+        with pytest.raises(IngestError, match="bad-setup: what shard 'a' says it is fed from cannot be read"):
+            find_shard(store, table(), "a")

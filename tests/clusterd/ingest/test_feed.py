@@ -466,6 +466,10 @@ NEVER_TO_BE_TAKEN = (
          "ALTER PUBLICATION p DROP TABLE b", "DROP TABLE b"),
     ),
     (
+        "schema-changed", "publication 'p' was dropped",
+        ("DROP PUBLICATION p", "INSERT INTO a VALUES (60)", "CREATE PUBLICATION p FOR TABLE a"),
+    ),
+    (
         "schema-changed", "of table public.a other rows are published: all before, those with (i > 3) now",
         ("INSERT INTO a VALUES (1), (40)", "ALTER PUBLICATION p SET TABLE a WHERE (i > 3)",
          "DELETE FROM a WHERE i < 40"),

@@ -7,6 +7,7 @@ import gc
 import os
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,18 @@ def test_a_damaged_catalog_and_a_lock_are_told_as_such_wherever_the_directory_is
         other.execute("ROLLBACK")
         other.close()
         assert (locked.value.code, shard.upper) == ("timeout", Frontier.at(1))
-    (location / "shards" / "s" / "catalog.db").write_bytes(b"no database" * 999)
+    catalog = location / "shards" / "s" / "catalog.db"
+    with Store.open(location) as store:
+        shard = store.shard("s")
+        with closing(sqlite3.connect(catalog)) as other:
+            other.execute("DROP TABLE shard")
+        with pytest.raises(Refusal, match=r"catalog of shard 's' is damaged: no such table: shard"):
+            _ = shard.upper
+        shard = store.create_shard("r", SAMPLE_SCHEMA)
+        (location / "shards" / "r" / "catalog.db").unlink()
+        with pytest.raises(FileNotFoundError, match="catalog of shard 'r' was removed, or replaced"):
+            shard.advance_since(Frontier.at(1))
+    catalog.write_bytes(b"no database" * 999)
     with Store.open(location) as store, pytest.raises(Refusal) as damaged:
         store.shard("s")
     assert damaged.value.code == "format-mismatch"

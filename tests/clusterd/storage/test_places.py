@@ -410,6 +410,32 @@ def test_a_lost_connection_is_an_error_of_the_machine_and_the_next_use_connects_
         assert shard.upper == at(1)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("location", ["postgres"], indirect=True)
+def test_a_database_that_is_changed_under_it_or_refuses_is_told_as_such(
+    server: postgres.PostgresServer, location: str
+) -> None:
+    def refused(uri: str) -> str:
+        done = CliRunner().invoke(main, ["merge", "s", "--data-dir", uri])
+        assert isinstance(done.exception, SystemExit), done.exception
+        assert done.exit_code
+        return done.output
+
+    server.execute("shards", "CREATE ROLE stranger LOGIN")
+    try:
+        with Store.open(location) as store:
+            shard = store.create_shard("s", SAMPLE_SCHEMA)
+            stranger = location.replace("user=postgres", "user=stranger")
+            assert "error: [Errno 13] PostgreSQL: permission denied for schema clusterd" in refused(stranger)
+            assert 'PostgreSQL: invalid URI query parameter: "zz"' in refused(f"{location}&zz=1")
+            server.execute("shards", "DROP TABLE clusterd.part")
+            with pytest.raises(Refusal, match=r"format-mismatch: .*clusterd\.part.* does not exist"):
+                shard.append(sample([0]), at(0), at(1))
+            assert 'error: format-mismatch: PostgreSQL: relation "clusterd.part"' in refused(location)
+    finally:
+        server.execute("shards", "DROP ROLE stranger")
+
+
 def test_the_command_merges_and_sweeps_and_says_what_is_no_place(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     with Store.open(data) as store:
