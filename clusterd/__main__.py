@@ -21,7 +21,11 @@ __all__ = ["main"]
 _DEFAULT_SOCKET = "unix:clusterd.sock"
 _DEFAULT_DATA_DIR = "clusterd-data"
 _ELSEWHERE: Mapping[str, str] = MappingProxyType(
-    {"load": "clusterd.storage.cli:load", "merge": "clusterd.storage.cli:merge"}
+    {
+        "load": "clusterd.storage.cli:load",
+        "merge": "clusterd.storage.cli:merge",
+        "sql": "clusterd.sql_cli:sql",
+    }
 )
 
 

@@ -17,7 +17,7 @@ ALLOWED = {
         "numpy", "numba", "llvmlite", "pyarrow", "hypothesis", "click", "pandas", "_posixshmem",
     },
     "clusterd": {
-        "controller_proto", "shm_arrangements", "click", "llvmlite", "msgpack", "msgspec", "multiprocess",
+        "controller_proto", "shm_arrangements", "click", "duckdb", "llvmlite", "msgpack", "msgspec", "multiprocess",
         "numba", "numpy", "psutil", "psycopg", "pyarrow", "rich", "setproctitle",
     },
 }  # fmt: skip
@@ -32,12 +32,14 @@ ONLY = {
         "clusterd/ingest/columns.py",
         "clusterd/ingest/snapshot.py",
     },
+    "duckdb": {"clusterd/client/sql.py"},
     "hypothesis": {"shm_arrangements/testing"},
     "pandas": {"shm_arrangements/frames.py"},
     "click": {
         "clusterd/__main__.py",
         "clusterd/driver_cli.py",
         "clusterd/ingest/cli.py",
+        "clusterd/sql_cli.py",
         "clusterd/storage/cli.py",
         "shm_arrangements/cli.py",
     },
@@ -103,7 +105,8 @@ LAYERS = {
         ["ingest.cli"],
         ["operators"], ["dataflow"], ["render"], ["runtime"], ["link"], ["runtime.loop"],
         ["turns"], ["client_links"], ["endpoint", "listening"],
-        ["supervisor"], ["launcher", "client"], ["driver"], ["driver_cli", "__main__"],
+        ["supervisor"], ["launcher", "client"], ["driver"],
+        ["driver_cli", "sql_cli", "__main__"],
     ],
 }  # fmt: skip
 

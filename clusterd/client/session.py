@@ -27,6 +27,7 @@ from clusterd.client.operation import DEADLINE_S, Operation, Wait, Work
 from clusterd.client.peeks import PeekOptions
 from clusterd.client.place import instance_of, open_store, place_of
 from clusterd.client.shards import Shards
+from clusterd.client.sql import SqlResult, run_sql
 from clusterd.client.subscription import Subscription
 from clusterd.client.view import View
 from clusterd.client.views import allow_writes, create_view
@@ -438,6 +439,14 @@ class Client:
         """Ask for a started peek to be canceled; it is answered all the same, once."""
         self.core.say(command.CancelPeek(0, uuid=uuid))
         self._wire.flush()
+
+    def sql(self, query: str, *, at: int | None = None) -> SqlResult:
+        """One SELECT over the indexes of this replica, by their ids, in this machine's shared memory, all at
+        one time; sql.py says how. at: by default the newest that all have sealed. Does not wait.
+
+        Raises SqlFailed as DuckDB says; NotInstalled without duckdb; DataError, NotSealed, ..
+        """
+        return run_sql(query, self._instance, at)
 
     def attach(self, index: Handle) -> Attached:
         """The index in this machine's shared memory; reads from it make no call into the daemon."""

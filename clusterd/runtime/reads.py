@@ -3,8 +3,8 @@
 A peek is judged in the protocol's order: is the id known, do keys and finishing fit, is its time readable.
 Then it is owed an answer. It is handed out at once if what is known suffices, and else parked, which makes it
 count in the hold; for a collection of another process parking comes before looking at its page, so news that
-comes in between finds it (R10). Of a session in initialisation, a peek of what stands already is put off
-until the session's settings are in force (I13).
+comes in between finds it (R10; docs/models/shared_reads.pml). Of a session in initialisation, a peek of what
+stands already is put off until the session's settings are in force (I13).
 
 Does not: know why a collection moves or goes (flows.py), evaluate.
 """

@@ -73,6 +73,7 @@ def story(c: Any, fruit: str, copies: Path) -> Generator[Step, Any, None]:
     yield "peek bounded", lambda: index.peek(at=Bounded(behind=0))
     yield "peek bounded by less", lambda: Bounded(behind=-1)
     yield "peek started strict", lambda: c.start_peek(index, at="strict")
+    yield "sql", lambda: _rows_by_sql(c, f"SELECT name, kilos FROM {index.id} ORDER BY ALL", t)
     yield "peek where", lambda: index.peek(at=t, where=["#1 > 3"], select=["kilos"])
     yield "peek too early", lambda: index.peek(at=t + 5, timeout_s=0)
     yield "peek at soon", lambda: index.peek(at="soon")
@@ -145,6 +146,15 @@ def story(c: Any, fruit: str, copies: Path) -> Generator[Step, Any, None]:
     yield "time of the end", lambda: index.peek(at="latest")
     yield "strict at the end", lambda: index.peek(at="strict")
     yield "told", lambda: repr(c)
+
+
+def _rows_by_sql(c: Any, query: str, at: int) -> Any:
+    done = c.sql(query, at=at)
+
+    async def awaited() -> Any:
+        return (await done).rows()
+
+    return awaited() if inspect.isawaitable(done) else done.rows()
 
 
 def _scanned(attached: Any, at: int) -> Any:
@@ -226,6 +236,7 @@ def check_story(replica: Replica, copies: Path) -> None:
     assert told["peek latest"][:3] == (0, role(replica.mode), [("pear", 5)])
     assert told["peek strict"][:2] == told["peek bounded"][:2] == told["peek latest"][:2]
     assert told["strict at the end"][0] == LAST
+    assert told["sql"] == [("apple", 3), ("pear", 5), ("pear", None)]
     assert told["query at the end of time"][0] == "TimeoutError"
     assert told["at the end of time"][0] == told["time of the end"][0] == LAST
     assert {name: value[0] for name, value in one if _is_error(value)} == REFUSED

@@ -31,6 +31,7 @@ from clusterd.client.operation import DEADLINE_S, Operation, Wait, Work
 from clusterd.client.peeks import PeekOptions
 from clusterd.client.place import instance_of, open_store, place_of
 from clusterd.client.shards import Shards
+from clusterd.client.sql import SqlResult, run_sql
 from clusterd.client.views import allow_writes, create_view
 from controller_proto import command
 from controller_proto.client_end import ClientEnd
@@ -443,6 +444,14 @@ class Client:
         self._wire.require_loop()
         self.core.say(command.CancelPeek(0, uuid=uuid))
         await self._flush()
+
+    async def sql(self, query: str, *, at: int | None = None) -> SqlResult:
+        """One SELECT over the indexes of this replica, by their ids, in this machine's shared memory, all at
+        one time; sql.py says how. at: by default the newest that all have sealed. Does not wait.
+
+        Raises SqlFailed as DuckDB says; NotInstalled without duckdb; DataError, NotSealed, ..
+        """
+        return await self._in_thread(lambda: run_sql(query, self._instance, at))
 
     def attach(self, index: Handle) -> Attached:
         """The index in this machine's shared memory; reads from it make no call into the daemon."""
