@@ -17,8 +17,8 @@ ALLOWED = {
         "numpy", "numba", "llvmlite", "pyarrow", "hypothesis", "click", "pandas", "_posixshmem",
     },
     "clusterd": {
-        "controller_proto", "shm_arrangements", "click", "duckdb", "llvmlite", "msgpack", "msgspec", "multiprocess",
-        "numba", "numpy", "psutil", "psycopg", "pyarrow", "rich", "setproctitle",
+        "controller_proto", "shm_arrangements", "click", "duckdb", "llvmlite", "msgpack", "msgspec",
+        "multiprocess", "numba", "numpy", "psutil", "psycopg", "pyarrow", "rich", "setproctitle",
     },
 }  # fmt: skip
 

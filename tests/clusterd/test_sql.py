@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -16,6 +18,7 @@ from shm_arrangements.frontier import Frontier
 from shm_arrangements.index_writer import IndexWriter
 from shm_arrangements.instance import Instance
 from shm_arrangements.names import collection_id
+from shm_arrangements.result import Result
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
@@ -67,6 +70,30 @@ def test_errors_of_collections_and_times_are_raised(held: Instance) -> None:
         run_sql("SELECT * FROM u1, u2", held.token, at=2)
     with pytest.raises(PublicationClosed):
         run_sql("SELECT * FROM u77", held.token)
+
+
+def test_duckdb_is_given_the_memory_of_an_index_of_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    made = Result.to_arrow
+
+    def to_arrow(self: Result, *, counts: bool = False) -> Any:
+        given.append(made(self, counts=counts))
+        return given[-1]
+
+    monkeypatch.setattr(Result, "to_arrow", to_arrow)
+    with Instance.create() as held:
+        index = _index(held, "u1")
+        rows = [((f"name {n}", n), 0, 1) for n in range(10_000)]
+        index.insert(_rows(*rows), NO_ERRS, Frontier.at(1))
+        assert run_sql("SELECT sum(kilos)::BIGINT FROM u1", held.token).rows() == [(49_995_000,)]
+        lines = [
+            line.split() for line in Path("/proc/self/maps").read_text().splitlines() if held.token in line
+        ]
+        mapped = [tuple(int(end, 16) for end in line[0].split("-")) for line in lines]
+        for buffer in (each for column in given[0].columns for each in column.buffers() if each is not None):
+            assert any(low <= buffer.address < high for low, high in mapped)
+        given.clear()
+        index.close()
 
 
 @pytest.mark.parametrize(
