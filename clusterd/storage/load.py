@@ -180,7 +180,8 @@ class Loader:
         start = Opening(whole=not self._follows, kept=kept if target.key else ())
         if found is not None:
             start = msgspec.structs.replace(start, start=found[1].offset, rows=found[1].rows)
-            positions = {} if found[0] == name else {found[0]: None}
+            # Logs that are rotated pass their names on: what was known by this one is found by that.
+            positions = {} if found[0] == name else {found[0]: known.get(name)}
         elif shard is not None and name in known:
             gone = self._retraction(shard, upper, name)
         if found is not None and positions and shard is not None:  # the same file has another name

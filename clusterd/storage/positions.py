@@ -53,10 +53,18 @@ def _digest(fd: int, span: int) -> str:
     return hashlib.blake2b(ends, digest_size=16).hexdigest()
 
 
+def _inode(name: str) -> str | None:
+    try:
+        status = os.stat(name)
+    except OSError:
+        return None
+    return f"{status.st_dev}:{status.st_ino}"
+
+
 def find_position(known: Mapping[str, str], file: Path, *, renamed: bool) -> tuple[str, Position] | None:
     """The position of `file`, and the name it is `known` by; None if nothing of it was read.
 
-    renamed: it may be known by another name, that no file has any more.
+    renamed: it may be known by another name, that it has no more.
 
     Raises OSError if the file cannot be read.
     """
@@ -65,11 +73,11 @@ def find_position(known: Mapping[str, str], file: Path, *, renamed: bool) -> tup
         status = os.fstat(opened.fileno())
         inode = f"{status.st_dev}:{status.st_ino}"
         names = [name] if name in known else []
-        if renamed and not names:
-            names = [other for other, text in known.items() if inode in text]
+        if renamed:
+            names += [other for other, text in known.items() if inode in text and other != name]
         for other in names:
             position = msgspec.json.decode(known[other], type=Position)
-            if other != name and (position.inode != inode or not position.offset or os.path.exists(other)):
+            if other != name and (position.inode != inode or not position.offset or _inode(other) == inode):
                 continue
             same_size = status.st_size == position.span if position.whole else status.st_size >= position.span
             if same_size and _digest(opened.fileno(), position.span) == position.digest:

@@ -358,6 +358,22 @@ def test_a_folder_gets_new_files_and_knows_those_that_got_another_name(
     assert sorted(state_of(store)) == [(i,) for i in range(1, 8)]
 
 
+def test_logs_that_pass_their_names_on_are_read_once(tmp_path: Path, store: Store, following: Any) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name, a in (("l.2.jsonl", 1), ("l.1.jsonl", 2), ("l.jsonl", 3)):
+        (folder / name).write_text(f'{{"a": {a}}}\n')
+    one = following(store, folder, Target("s"))
+    for a in (4, 5):  # the oldest goes
+        (folder / "l.1.jsonl").replace(folder / "l.2.jsonl")
+        (folder / "l.jsonl").rename(folder / "l.1.jsonl")
+        append_to(folder / "l.1.jsonl", f'{{"a": {a}0}}\n')  # its writer has it open
+        (folder / "l.jsonl").write_text(f'{{"a": {a}}}\n')
+        assert sorted(one.look()) == [("l.1.jsonl", 1), ("l.jsonl", 1)]
+        following(store, folder, Target("s"))
+    assert state_of(store) == Counter([(1,), (2,), (3,), (4,), (40,), (5,), (50,)])
+
+
 def test_bug70_a_folder_half_taken_when_killed_whose_files_changed_meanwhile(
     tmp_path: Path, store: Store, following: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
