@@ -10,6 +10,7 @@ Does not: know any directive, retry.
 
 from __future__ import annotations
 
+import contextlib
 import select
 import time
 from collections.abc import Callable
@@ -93,6 +94,9 @@ class Session:
         try:
             return self.wire.send(command)
         except Disconnected as error:
+            with contextlib.suppress(Disconnected):  # what arrived before the end counts
+                while self.take_one(0.0):
+                    pass
             self.over = error
             raise
 

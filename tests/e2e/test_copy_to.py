@@ -42,7 +42,7 @@ def test_a_copy_through_the_client_and_one_that_a_killed_replica_was_writing(
         with pytest.raises(CopyFailed, match="eval-error: division by zero"):
             client.copy_to(text, tmp_path / "none.csv", as_of=at)
         with pytest.raises(Refusal, match="is no place for a file"):
-            client.copy_to("fruit", "relative.csv")
+            client.copy_to("fruit", "nowhere://fruit.csv")
         with pytest.raises(TimeoutError, match=r"none\.csv was not written after 0\.05 s"):
             client.copy_to("fruit", tmp_path / "none.csv", as_of=99, timeout_s=0.05)
         with pytest.raises(PeekFailed, match=r"wait-limit: u2 was not sealed at 99 within 0\.01 s"):

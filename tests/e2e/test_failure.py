@@ -77,7 +77,7 @@ def test_m3_the_reaper_cleans_up_after_a_killed_supervisor_and_leaves_the_neighb
             lambda: not alive(pids) and not segments(victim.instance), ENDS_WITHIN_S + 1, "all is gone"
         )
         assert segments(other.instance) == before
-        assert beside.peek(beside._indexes[kept]).rows() == [(1, "a"), (2, "b")]
+        assert beside.peek(beside.index(kept)).rows() == [(1, "a"), (2, "b")]
 
 
 @pytest.mark.alone
@@ -179,7 +179,6 @@ def test_a_client_that_goes_in_mid_peek_leaves_the_replica_serving(mode: str, tm
         index = client.index(next(iter(client.dataflows.standing)))
         for _ in range(20):
             with Client.connect(replica, reader=True) as reader:
-                reader._indexes[index.id] = index
                 reader.start_peek(index, at=9)
                 reader.start_peek(index, at=0)
         assert index.count(0) == 2
