@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from pathlib import Path
 
 from clusterd.driver.driver import carry_out
@@ -58,4 +59,20 @@ def test_what_needs_no_connection_opens_none(tmp_path: Path) -> None:
         assert replica.heard == []
         assert carry_out(run, "create-instance") == ["ok"]
         assert [type(command) for command in replica.heard] == [Hello, CreateInstance, Sync]
+        run.close()
+
+
+def test_what_arrived_before_the_end_of_a_connection_is_heard_when_the_end_shows_at_a_send(
+    tmp_path: Path,
+) -> None:
+    def react(command: Command) -> list[Response]:
+        return [Refused(command.seq, "fenced", "epoch 1 is below 2"), Closing("fenced", "epoch 1")]
+
+    with fake_replica(tmp_path / "socket", react) as replica:
+        run = Run(replica.address, timeout_s=10.0)
+        assert carry_out(run, "connect as=late") == ["ok"]
+        gone = select.poll()
+        gone.register(run.session.wire.fileno(), select.POLLHUP)
+        assert gone.poll(10_000), "it was not closed within 10 s"
+        assert carry_out(run, "create-instance") == ["error: fenced: epoch 1 is below 2"]
         run.close()
