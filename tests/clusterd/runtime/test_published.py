@@ -16,6 +16,7 @@ from shm_arrangements.instance import Instance
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
+from shm_arrangements.writer import ERRS_SCHEMA, TraceWriter
 
 SCHEMA = ArrangementSchema((ColumnSpec("k", ColumnType.INT64, False),), (0,))
 KEY = ("u7", 1)
@@ -62,3 +63,23 @@ def test_reads_keep_one_snapshot_as_long_as_the_page_says_the_same(held: Instanc
     assert indexes.readable(KEY, 0.5) is first
     indexes.close()
     writer.close()
+
+
+def test_d10_an_index_is_sealed_as_far_as_both_of_its_halves_and_readable_from_the_later_since(
+    held: Instance,
+) -> None:
+    allocator = SegmentAllocator(held.token, 0)
+    errs = TraceWriter(allocator, 7, 1, ERRS_SCHEMA, 0, half="errs")
+    oks = TraceWriter(allocator, 7, 1, SCHEMA, 0, half="oks")
+    indexes = PublishedIndexes(held.token)
+    oks.insert(_row(10, 0), Frontier.at(5))
+    assert indexes.read(KEY).upper == Frontier.minimum()  # an error at 0 may still come
+    error = Updates.from_rows((ColumnType.TEXT,), [(("eval-error: division by zero",), 2, 1)])
+    errs.insert(error, Frontier.at(3))
+    seen = indexes.read(KEY)
+    assert (seen.since, seen.upper) == (Frontier.at(0), Frontier.at(3))
+    errs.set_compaction(Frontier.at(2))
+    assert indexes.read(KEY).since == Frontier.at(2)
+    indexes.close()
+    oks.close()
+    errs.close()
