@@ -411,7 +411,7 @@ def run_worker(spec: WorkerSpec) -> int:
     warm.warm()
     if spec.config.functions:
         load_functions(spec.config.functions)
-    rehearse()
+    rehearse(has_functions=bool(spec.config.functions))
     loop = WorkerLoop(spec)
     gc.collect()
     gc.freeze()  # what the start made lives as long as the process

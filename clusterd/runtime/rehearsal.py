@@ -1,7 +1,7 @@
 """Rehearsal: everything that the first read of a life would have to load, done once before anyone waits.
 
 Kernels are compiled by then (operators/kernels/warm.py); what is left is what Python makes on first use. A
-small index in private memory is read by key and by scan, with a finishing.
+small index in private memory is read by key and by scan, with a finishing that looks for a pattern in texts.
 
 Does not: touch shared memory or files.
 """
@@ -9,6 +9,7 @@ Does not: touch shared memory or files.
 from __future__ import annotations
 
 from clusterd.convert import arrangement_schema
+from clusterd.render.functions.pandas_of_arrow import settle_pandas
 from clusterd.runtime.evaluate import Readable, check_peek, evaluate
 from controller_proto.command import Finishing, Peek
 from controller_proto.dataflow import Export
@@ -23,8 +24,9 @@ from shm_arrangements.updates import Updates
 __all__ = ["rehearse"]
 
 
-def rehearse() -> None:
-    """Once, before the worker says that it is ready."""
+def rehearse(*, has_functions: bool) -> None:
+    """Once, before the worker says that it is ready. has_functions: of the user, which may use pandas."""
+    settle_pandas(wanted=has_functions)
     schema = arrangement_schema(SAMPLE_SCHEMA, (0,))
     rows = [((k, text), 0, 1) for k, text in enumerate(("a", "b", "abcdefghij", ""))]
     updates = Updates.from_rows([column.type for column in schema.columns], rows)
@@ -33,7 +35,10 @@ def rehearse() -> None:
     export = Export("u1", "index", "u1", SAMPLE_SCHEMA, (0,))
     finishing = Finishing(
         maps=(Call("+", (ColumnRef(0), Literal(ColumnType.INT64, 1))),),
-        predicates=(Call(">", (ColumnRef(0), Literal(ColumnType.INT64, 0))),),
+        predicates=(
+            Call(">", (ColumnRef(0), Literal(ColumnType.INT64, 0))),
+            Call("~", (ColumnRef(1), Literal(ColumnType.TEXT, "[a-z]"))),
+        ),
         order_by=(OrderBy(1, descending=True),),
         limit=2,
         projection=(1, 2),
