@@ -84,6 +84,11 @@ def clock_prefix(token: str) -> str:
     return f"{PREFIX}{token}.c."
 
 
+def progress_name(token: str, process: str) -> str:
+    """The progress page of a process, by its name, as `interactive/1`."""
+    return f"{PREFIX}{token}.i.{process.replace('/', '-')}"
+
+
 def clock_name(token: str, writer: int, seq: int) -> str:
     """The `seq`-th clock of a writer."""
     return f"{clock_prefix(token)}{writer}.{seq}"

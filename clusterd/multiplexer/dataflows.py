@@ -38,7 +38,10 @@ class Dataflows:
     def on_create(self, session: Session, command: CreateDataflow, payload: bytes) -> Effects:
         state, header = self._state, command.header
         catalog = session.own_catalog
-        imports = self._check_reader(header, catalog) if session.is_reader else catalog.check(header)
+        if session.is_reader:
+            imports = self._check_reader(header, catalog)
+        else:
+            imports = catalog.check(header, system=state.system)
         owner, query = state.placement.dataflow(header, imports)
         state.refuse_if_full((owner,))
         digest = digest_of(command)
@@ -65,9 +68,10 @@ class Dataflows:
         if header.source_imports or any(export.kind != "subscribe" for export in header.exports):
             hint = "subscribe to an index, or connect as the controller"
             raise Refusal("unauthorized", f"a reader cannot create dataflow {header.name!r}", hint)
-        if self._state.standing is None:
+        standing, system = self._state.standing, self._state.system
+        if standing is None and any(system.get(item.id) is None for item in header.index_imports):
             raise Refusal("unknown-id", "there is nothing to subscribe to: no controller has come yet")
-        return subscriptions.check(header, self._state.standing)
+        return subscriptions.check(header, system=system, standing=standing)
 
     def on_owner_command(self, session: Session, command: Schedule | AllowWrites, payload: bytes) -> Effects:
         entry = session.own_catalog.find(command.id)
@@ -79,6 +83,8 @@ class Dataflows:
         if len(command.frontier) > 1 or any(not 0 <= t <= MAX_TIME for t in command.frontier):
             raise Refusal("bad-message", f"{list(command.frontier)} is no frontier", "write [] or [TIME]")
         state, catalog = self._state, session.own_catalog
+        if state.system.get(command.id) is not None:
+            return self._keep(command)
         entry = catalog.find(command.id)
         workers = state.placement.hears_compaction(entry)
         if command.frontier:
@@ -96,6 +102,12 @@ class Dataflows:
         if entry.dropped and entry.export.kind == "materialized-view":
             return [forward, *self._undeclare(session.number, entry, "dropped")]
         return [forward]
+
+    def _keep(self, command: AllowCompaction) -> Effects:
+        """Of an introspection relation: its owner keeps as much as it keeps, whoever allows what."""
+        if not command.frontier:
+            raise Refusal("invalid-plan", f"{command.id} is an introspection relation: it cannot be dropped")
+        return []
 
     # -- workers
 

@@ -18,10 +18,11 @@ from controller_proto.dataflow import MAX_TIME, TOLD_KINDS, DataflowHeader, Expo
 from controller_proto.errors import Refusal
 from controller_proto.ids import GlobalId, id_to_u64
 
-__all__ = ["READABLE_KINDS", "Catalog", "Collection", "Dataflow", "IdSet", "Key", "rises"]
+__all__ = ["READABLE_KINDS", "Catalog", "Collection", "Dataflow", "IdSet", "Key", "rises", "system_catalog"]
 
 Key = tuple[GlobalId, int]  # (id, incarnation): what pages and notices go by (R9)
 
+SYSTEM = -1  # where the number of the command stands, of what no command made
 _MAX_DIGITS = 19  # of 2^62
 READABLE_KINDS = frozenset({"index", "materialized-view"})
 _REPORTING_KINDS = frozenset({"index", "materialized-view"})  # what is told to a session has none
@@ -91,6 +92,11 @@ class Collection:
     @property
     def owner(self) -> int:
         return self.dataflow.owner
+
+    @property
+    def is_system(self) -> bool:
+        """Whether it is an introspection relation: there as long as the replica, and of no session."""
+        return self.dataflow.seq == SYSTEM
 
     @property
     def is_finished(self) -> bool:
@@ -195,8 +201,11 @@ class Catalog:
             )
         return found
 
-    def check(self, header: DataflowHeader, standing: Catalog | None = None) -> tuple[Collection, ...]:
-        """Judge the header of a new dataflow; return what it imports, of this catalog or of `standing`.
+    def check(
+        self, header: DataflowHeader, *, system: Catalog, standing: Catalog | None = None
+    ) -> tuple[Collection, ...]:
+        """Judge the header of a new dataflow; return what it imports: of `system`, the introspection
+        relations, or else of this catalog, or of `standing` if that is given.
 
         Raises Refusal: `invalid-plan` (no exports, no ids, no time), `duplicate-id`, `unknown-id`, `dropped`,
         `below-since` (an import cannot be read at `as_of`).
@@ -211,7 +220,7 @@ class Catalog:
                 raise Refusal("invalid-plan", f"{export.id!r} is not an id", "write u1001, s1 or t7")
             if export.id in new:
                 raise Refusal("duplicate-id", f"{export.id} is exported twice by one dataflow")
-            if export.id in self._collections:
+            if export.id in self._collections or system.get(export.id) is not None:
                 raise Refusal("duplicate-id", f"{export.id} is in use", "use a fresh id")
             if export.id in self._gone:
                 raise Refusal(
@@ -222,7 +231,8 @@ class Catalog:
         for item in header.index_imports:
             if item.id in new:
                 raise Refusal("unknown-id", f"{item.id} is imported by the dataflow that exports it")
-            imported = (self if standing is None else standing).find(item.id)
+            of = system if system.get(item.id) is not None else self if standing is None else standing
+            imported = of.find(item.id)
             if imported.export.kind != "index":
                 raise Refusal("invalid-plan", f"import {item.id} is a {imported.export.kind}, not an index")
             if header.as_of < imported.floor:
@@ -241,11 +251,6 @@ class Catalog:
         )
         dataflow.live = len(dataflow.exports)
         self._collections.update((entry.id, entry) for entry in dataflow.exports)
-
-    def adopt(self, entry: Collection) -> None:
-        """Enter a collection that outlives iterations (introspection); its frontiers are reported anew."""
-        entry.reported = [None, None, None]
-        self._collections[entry.id] = entry
 
     def compact(self, id: GlobalId, frontier: WireFrontier) -> Collection:
         """Raise the floor of `id`; the empty frontier drops it. Raises Refusal `unknown-id`, `dropped`."""
@@ -287,6 +292,15 @@ class Catalog:
         if entry.is_finished and self._collections.get(entry.id) is entry:
             del self._collections[entry.id]
             self._gone.add(entry.id)
+
+
+def system_catalog(exports: Iterable[Export], owner: int) -> Catalog:
+    """The introspection relations, which no session made: read as the result of a query is, by their owner
+    alone. Each lives once, so its incarnation is 1.
+    """
+    catalog = Catalog(session=0)
+    catalog.declare(Dataflow(SYSTEM, owner, query=True, imports=()), [(export, 1) for export in exports], 0)
+    return catalog
 
 
 def _is_id(text: str) -> bool:

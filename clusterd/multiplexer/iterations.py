@@ -9,11 +9,9 @@ Does not: say who may be controller (`sessions.Fencing`), judge what goes on (re
 from __future__ import annotations
 
 from clusterd import internal
-from clusterd.multiplexer.dataflows import Dataflows
-from clusterd.multiplexer.declared import Catalog, Collection, Dataflow
+from clusterd.multiplexer.declared import Catalog
 from clusterd.multiplexer.events import Close, Effects, Fenced, Forward, Reconciled, Tell
 from clusterd.multiplexer.peeks import Peeks
-from clusterd.multiplexer.placement import OWNER
 from clusterd.multiplexer.reconcile import tally
 from clusterd.multiplexer.sessions import Fencing, Session, check_version, refuse
 from clusterd.multiplexer.state import State
@@ -24,7 +22,6 @@ from controller_proto.command import (
     InitializationComplete,
     UpdateConfiguration,
 )
-from controller_proto.dataflow import Export
 from controller_proto.errors import Refusal
 from controller_proto.response import Closing
 from controller_proto.stage import Stage
@@ -35,21 +32,12 @@ __all__ = ["Iterations"]
 class Iterations:
     """How sessions begin and end. reconciled: dataflows, by what became of them so far (`tally`)."""
 
-    __slots__ = (
-        "_dataflows", "_fencing", "_introspection", "_introspection_announced", "_peeks", "_state",
-        "reconciled",
-    )  # fmt: skip
+    __slots__ = ("_fencing", "_peeks", "_state", "reconciled")
 
-    def __init__(
-        self, state: State, peeks: Peeks, dataflows: Dataflows, introspection: tuple[Export, ...]
-    ) -> None:
-        """introspection: indexes that maintenance has without being told."""
+    def __init__(self, state: State, peeks: Peeks) -> None:
         self._state = state
         self._peeks = peeks
-        self._dataflows = dataflows
         self._fencing = Fencing()
-        self._introspection = self._declare_introspection(introspection)
-        self._introspection_announced = False
         self.reconciled: dict[str, int] = {}
 
     def on_hello(self, session: Session, hello: Hello, payload: bytes) -> Effects:
@@ -88,19 +76,9 @@ class Iterations:
             if refusal.code == "incompatible-config":
                 return self._turn_away(session, command, refusal)
             raise
-        catalog = session.own_catalog
-        incarnations = {}
-        for entry in self._introspection:
-            catalog.adopt(entry)
-            incarnations[entry.id] = entry.incarnation
         everyone = self._state.placement.everyone
         session.unvalidated.update(everyone)
-        effects: Effects = [Forward(everyone, session.number, command, payload, incarnations)]
-        if not self._introspection_announced:
-            self._introspection_announced = True
-            for entry in self._introspection:
-                effects += self._dataflows.announce(session, entry)
-        return effects
+        return [Forward(everyone, session.number, command, payload, {})]
 
     def on_configuration(self, session: Session, command: UpdateConfiguration, payload: bytes) -> Effects:
         session.config = self._state.settings.update(session.config, command.config)
@@ -140,17 +118,8 @@ class Iterations:
             if catalog is not None and catalog is not state.standing:
                 # Collected, never in force: as if it had not been said.
                 for entry in catalog:
-                    if entry not in self._introspection:
-                        state.abandon(entry, to=state.standing)
+                    state.abandon(entry, to=state.standing)
             workers.update(state.placement.everyone)
         if not workers:
             return []
         return [Tell(tuple(sorted(workers)), internal.SessionEnd(session.number))]
-
-    def _declare_introspection(self, exports: tuple[Export, ...]) -> tuple[Collection, ...]:
-        dataflow = Dataflow(0, OWNER, query=False, imports=())
-        dataflow.live = len(exports)
-        dataflow.exports = tuple(
-            Collection(export, self._state.next_incarnation(), 0, 0, dataflow) for export in exports
-        )
-        return dataflow.exports

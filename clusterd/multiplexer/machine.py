@@ -88,16 +88,17 @@ class Multiplexer:
         settings: Mapping[str, Setting] = SETTINGS,
         introspection: tuple[Export, ...] = (),
     ) -> None:
-        """interactive_workers: M; 0 is Solo. introspection: indexes maintenance has without being told."""
-        placement = Placement(interactive_workers)
-        self._state = State(placement, SettingsInForce(settings))
+        """interactive_workers: M; 0 is Solo. introspection: what the observer has, if there is one."""
+        placement = Placement(interactive_workers, observed=bool(introspection))
+        self._state = State(placement, SettingsInForce(settings), introspection)
         self._peeks = Peeks(self._state)
         self._dataflows = Dataflows(self._state)
         self._reports = Reports(self._state)
-        self._iterations = Iterations(self._state, self._peeks, self._dataflows, introspection)
+        self._iterations = Iterations(self._state, self._peeks)
         self._test_hooks = test_hooks
         names = ["solo/0" if placement.is_solo else "maintenance/0"]
         names += (f"interactive/{worker - 1}" for worker in placement.interactive)
+        names += ["introspection/0"] if introspection else []
         self._names = {name: worker for worker, name in enumerate(names)}
         self._held: set[int] = set()
         self._of_command: dict[type, Callable[[Session, Any, bytes], Effects]] = {

@@ -51,6 +51,8 @@ class Peeks:
         """Return what is read and who reads it. Raises Refusal, which becomes the peek's answer."""
         state = self._state
         catalog = session.catalog if session.catalog is not None else state.standing
+        if state.system.get(peek.id) is not None:
+            catalog = state.system
         if catalog is None:
             raise Refusal("unknown-id", f"{peek.id} was not created: no controller has come yet")
         entry = catalog.find_readable(peek.id, peek.time)

@@ -1,6 +1,7 @@
 """Which worker gets what: the routing table of docs/protocol.md, as a policy without side effects.
 
-Worker 0 maintains (or is Solo), 1 .. M are interactive. A dataflow is the reading side's if it is a query
+Worker 0 maintains (or is Solo), 1 .. M are interactive, M + 1 is the observer, which has the introspection
+relations and all that reads them. Of the others, a dataflow is the reading side's if it is a query
 (only transient indexes out, one single time in) or a subscription that imports only maintained indexes. The
 judgement is the same in Solo, where both sides are one worker, so that both modes refuse alike.
 
@@ -24,11 +25,13 @@ OWNER = 0  # the worker that writes maintained arrangements
 class Placement:
     """The policy, for a number of interactive workers; it keeps whose turn it is."""
 
-    __slots__ = ("_heavy", "_heavy_turn", "_point", "_point_turn", "everyone", "interactive")
+    __slots__ = ("_heavy", "_heavy_turn", "_point", "_point_turn", "everyone", "interactive", "observer")
 
-    def __init__(self, interactive_workers: int) -> None:
+    def __init__(self, interactive_workers: int, *, observed: bool = False) -> None:
+        """observed: whether there is an observer."""
         self.interactive = tuple(range(1, interactive_workers + 1))
-        self.everyone = (OWNER, *self.interactive)
+        self.observer = interactive_workers + 1
+        self.everyone = (OWNER, *self.interactive, *((self.observer,) if observed else ()))
         half = (interactive_workers + 1) // 2
         self._point = self.interactive[:half] or (OWNER,)
         self._heavy = self.interactive[half:] or self._point
@@ -40,6 +43,8 @@ class Placement:
 
     def dataflow(self, header: DataflowHeader, imports: tuple[Collection, ...]) -> tuple[int, bool]:
         """Return (owner, whether it is the reading side's). Raises Refusal `invalid-plan`."""
+        if any(entry.is_system for entry in imports):
+            return self._of_introspection(header, imports), True
         of_queries = [entry for entry in imports if entry.dataflow.query]
         subscription = (
             bool(imports)
@@ -58,6 +63,19 @@ class Placement:
             raise Refusal("invalid-plan", f"results of queries on different workers: {named}")
         return (owners.pop() if owners else self._next_heavy()), True
 
+    def _of_introspection(self, header: DataflowHeader, imports: tuple[Collection, ...]) -> int:
+        """The observer, for a query of introspection relations or a subscription to them."""
+        others = [entry.id for entry in imports if not entry.is_system]
+        others += [source.shard for source in header.source_imports]
+        if others:
+            hint = "join them where the answers are"
+            raise Refusal("invalid-plan", f"{others[0]} beside introspection relations", hint)
+        subscribes = all(export.kind == "subscribe" for export in header.exports)
+        if not is_one_shot(header) and not subscribes:
+            hint = "read them at one time, or subscribe to them"
+            raise Refusal("invalid-plan", "introspection relations are in no maintained dataflow", hint)
+        return self.observer
+
     def reader(self, entry: Collection, *, by_key: bool, routing: str) -> int:
         """Return the worker that answers a peek of `entry`. routing: the setting `read_routing`."""
         if entry.dataflow.query or routing == "maintenance":
@@ -70,7 +88,7 @@ class Placement:
     def hears_compaction(self, entry: Collection) -> tuple[int, ...]:
         """Whoever may hold an arrangement of `entry`; the owner first (protocol decision 2)."""
         shared = entry.export.kind == "index" and not entry.dataflow.query
-        return self.everyone if shared else (entry.owner,)
+        return (OWNER, *self.interactive) if shared else (entry.owner,)
 
     def _next_heavy(self) -> int:
         self._heavy_turn = (self._heavy_turn + 1) % len(self._heavy)

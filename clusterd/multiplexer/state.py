@@ -2,7 +2,8 @@
 
 At most one session is the controller. Of its collections there are up to two catalogs: the one that stands,
 in force since the last InitializationComplete, and the one that a controller in initialisation collects,
-which will take its place. Readers have one of their subscriptions each.
+which will take its place. Readers have one of their subscriptions each. `system` has the introspection
+relations, which are there for everybody from the start.
 
 Interest, by which a worker's notices go out or wait (notices.py), is counted here: one for each peek that a
 worker was sent and has not answered, and one for each import that a dataflow of its still waits for.
@@ -15,10 +16,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from clusterd.multiplexer.declared import Catalog, Collection, Dataflow, Key
+from clusterd.multiplexer.declared import Catalog, Collection, Dataflow, Key, system_catalog
 from clusterd.multiplexer.notices import NoticeBoard
 from clusterd.multiplexer.placement import Placement
 from clusterd.multiplexer.sessions import Pending, Session, SettingsInForce
+from controller_proto.dataflow import Export
 from controller_proto.errors import Refusal
 from shm_arrangements.errors import InvariantViolation
 
@@ -30,10 +32,14 @@ class State:
 
     __slots__ = (
         "_last_incarnation", "boards", "controller", "full", "placement", "sessions", "settings", "standing",
+        "system",
     )  # fmt: skip
 
-    def __init__(self, placement: Placement, settings: SettingsInForce) -> None:
+    def __init__(
+        self, placement: Placement, settings: SettingsInForce, introspection: tuple[Export, ...]
+    ) -> None:
         self.placement = placement
+        self.system = system_catalog(introspection, placement.observer)
         self.settings = settings
         self.sessions: dict[int, Session] = {}
         self.controller: Session | None = None

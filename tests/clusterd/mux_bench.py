@@ -69,7 +69,7 @@ class MuxBench:
         self.mux = Multiplexer(
             interactive_workers=interactive, test_hooks=test_hooks, settings=settings, introspection=exports
         )
-        self.workers = range(interactive + 1)
+        self.workers = range(interactive + 1 + bool(introspection))
         self.to_worker: dict[int, list[Any]] = {worker: [] for worker in self.workers}
         self.to_client: dict[int, list[Any]] = {}
         self.closed: dict[int, Any] = {}

@@ -79,9 +79,38 @@ def test_l21_each_kind_of_dataflow_goes_to_its_owner_and_its_commands_follow() -
         bench.compact(session, id, 100)
     maintenance = [c.id for c in bench.commands(MAINTENANCE, AllowCompaction)]
     reading = [c.id for c in bench.commands(1, AllowCompaction)]
-    assert maintenance == ["u3", "u4", "t5", "t6", "t7", "t8", "t9", "s1"]
-    assert reading == ["t1", "t2", "u3", "u4", "t5", "t16", "t9", "s1"]
+    assert maintenance == ["u3", "u4", "t5", "t6", "t7", "t8", "t9"]
+    assert reading == ["t1", "t2", "u3", "u4", "t5", "t16", "t9"]
+    assert not bench.commands(2, AllowCompaction)  # the observer keeps what it keeps
     assert not bench.heard(session, Refused)
+
+
+@pytest.mark.parametrize("interactive", [0, 2])
+def test_introspection_relations_are_the_observers_and_nothing_else_is(interactive: int) -> None:
+    bench = MuxBench(interactive, introspection=("s1", "s2"))
+    observer = interactive + 1
+    reader = bench.reader()
+    bench.peek(reader, "early", "s1")  # before any controller has come
+    session = bench.controller()
+    bench.create(session, "u1", shards=("s",))
+    bench.create(session, "t1", as_of=5, until=6, over=("s1", "s2"))
+    bench.create(session, "t2", over=("s2",), kind="subscribe")
+    bench.create(session, "t3", as_of=5, until=6, over=("t1",))
+    bench.create(reader, "t1", over=("s1",), kind="subscribe")
+    made = [c.header.exports[0].id for c in bench.commands(observer, CreateDataflow)]
+    assert made == ["t1", "t2", "t3", "t1"]
+    bench.peek(session, "a", "s2")
+    bench.peek(session, "b", "t3", 5)
+    assert [c.uuid for c in bench.commands(observer, Peek)] == ["early", "a", "b"]
+    assert not bench.told(observer, internal.Declare)
+    refused = {
+        bench.create(session, "t5", as_of=5, until=6, over=("s1", "u1")): "invalid-plan",
+        bench.create(session, "u6", over=("s1",)): "invalid-plan",
+        bench.create(session, "s1", shards=("s",)): "duplicate-id",
+        bench.create(session, "t7", over=("s3",), kind="subscribe"): "unknown-id",
+        bench.drop(session, "s1"): "invalid-plan",
+    }
+    assert {seq: refusal(bench, session, seq).code for seq in refused} == refused
 
 
 def test_compaction_is_passed_on_as_the_very_bytes_that_came() -> None:
@@ -127,17 +156,16 @@ def test_l22_frontiers_come_from_the_owner_alone_and_the_last_one_is_not_lost() 
     session = bench.controller()
     bench.create(session, "u1", shards=("s",))
     bench.query(session, "t1", "u1", as_of=5)
-    u1, s1, t1 = (bench.incarnation(id) for id in ("u1", "s1", "t1"))
+    u1, t1 = (bench.incarnation(id) for id in ("u1", "t1"))
     bench.report(MAINTENANCE, session, "u1", u1, (5,))
-    bench.report(MAINTENANCE, session, "s1", s1, (7,))
-    bench.report(1, session, "s1", s1, (0,))
+    bench.report(MAINTENANCE, session, "s1", 1, (7,))
+    bench.report(1, session, "s1", 1, (0,))
     bench.report(1, session, "u1", u1, (0,))
     bench.report(1, session, "t1", t1, (6,))
     bench.drop(session, "t1")
     bench.terminal(1, session, "t1", t1)
     assert bench.heard(session, Frontiers) == [
         Frontiers("u1", (5,)),
-        Frontiers("s1", (7,)),
         Frontiers("t1", (6,)),
         Frontiers("t1", (), (), ()),
     ]
