@@ -118,9 +118,13 @@ class Peek(_Command, frozen=True, tag="peek"):
 
 
 class CancelPeek(_Command, frozen=True, tag="cancel-peek"):
-    """The peek may be answered `canceled`; its answer may be on its way already."""
+    """The peek may be answered `canceled`; its answer may be on its way already.
+
+    session: whose peek it is, as the relation `peeks_active` names sessions; 0 is this connection's own.
+    """
 
     uuid: str
+    session: U64 = 0
 
 
 class Sync(_Command, frozen=True, tag="sync"):

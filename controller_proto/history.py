@@ -93,7 +93,7 @@ class History:
                 self._compact(self._by_id[id], id, frontier)
             case Peek():
                 self._peeks.setdefault(command.uuid, command)
-            case CancelPeek(uuid=uuid):
+            case CancelPeek(uuid=uuid, session=0):
                 self._forget_peek(uuid)
             case _:
                 pass

@@ -68,10 +68,11 @@ class Peeks:
         return entry, worker
 
     def on_cancel(self, session: Session, cancel: CancelPeek, payload: bytes) -> Effects:
-        pending = session.peeks.get(cancel.uuid)
-        if pending is None:
+        owner = self._state.sessions.get(cancel.session) if cancel.session else session
+        pending = None if owner is None else owner.peeks.get(cancel.uuid)
+        if owner is None or pending is None:
             return []  # answered already, or never sent: the canceller has, or is owed, nothing
-        return [Forward((pending.worker,), session.number, cancel, payload, {})]
+        return [Forward((pending.worker,), owner.number, cancel, payload, {})]
 
     def end(self, session: Session) -> set[int]:
         """The session is over: its peeks are forgotten. Returns the workers that have some of them."""

@@ -477,6 +477,26 @@ def test_a_cancel_follows_its_peek() -> None:
         assert peeked == [c.uuid for c in bench.commands(worker, CancelPeek)]
 
 
+def test_a_reader_cancels_the_peek_of_another_session_by_naming_it() -> None:
+    bench = MuxBench(interactive=2)
+    session = bench.controller()
+    bench.create(session, "u1", shards=("s",))
+    reader = bench.reader()
+    for number in (session, reader):
+        bench.peek(number, "a", "u1", 9, keys=((number,),))
+    bench.send(reader, CancelPeek, uuid="a", session=session)
+    bench.send(reader, CancelPeek, uuid="b", session=session)
+    bench.send(reader, CancelPeek, uuid="a", session=99)
+    told = [
+        (worker, m.session)
+        for worker in bench.workers
+        for m in bench.to_worker[worker]
+        if isinstance(m, Forward) and isinstance(m.command, CancelPeek)
+    ]
+    peeked = [w for w in bench.workers if any(p.keys == ((session,),) for p in bench.commands(w, Peek))]
+    assert told == [(only(peeked), session)]
+
+
 def test_peeks_in_flight_are_limited_per_session() -> None:
     bench = MuxBench()
     session = bench.controller(max_peeks_in_flight=2)

@@ -112,7 +112,7 @@ commands: st.SearchStrategy[c.Command] = st.one_of(
         finishings,
         st.none() | st.floats(0, 1e9),
     ),
-    st.builds(c.CancelPeek, u64, text),
+    st.builds(c.CancelPeek, u64, text, u64),
     st.builds(c.Sync, u64),
     st.builds(c.TestHook, u64, text, text, text),
 )
