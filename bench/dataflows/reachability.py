@@ -114,6 +114,9 @@ class _Environment:
     def index(self, imported: IndexImport) -> ImportedIndex:
         raise NotImplementedError
 
+    def alias(self, export: Export, index: str) -> None:
+        raise NotImplementedError
+
     def export(self, export: Export) -> IndexWriter:
         schema = arrangement_schema(export.schema, export.key)
         self.index_writer = IndexWriter(self._allocator, id_to_u64(export.id), 1, schema, 0)

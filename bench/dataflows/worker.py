@@ -150,6 +150,9 @@ class View:
     def index(self, imported: IndexImport) -> ImportedIndex:
         raise NotImplementedError
 
+    def alias(self, export: Export, index: str) -> None:
+        raise NotImplementedError
+
     def export(self, export: Export) -> IndexWriter:
         self.index_writer = self._worker.new_index(export)
         return self.index_writer

@@ -10,7 +10,7 @@ Does not: validate, plan, run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypedDict
+from typing import Final, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,7 @@ from clusterd.operators.union import UnionOperator
 from clusterd.operators.view_writer import ViewWriter
 from clusterd.render.expr import compile_expr
 from clusterd.render.physical import (
+    AliasNode,
     ArrangeNode,
     ConstantNode,
     DeltaInput,
@@ -79,6 +80,8 @@ from shm_arrangements.updates import Updates
 
 __all__ = ["Environment", "ImportedIndex", "build_graph"]
 
+_NO_NODE: Final = -1  # of what no node reads
+
 
 class ImportedIndex(Source, Protocol):
     """An index as a source, and as the arrangement it is."""
@@ -96,6 +99,9 @@ class Environment(Protocol):
 
     def export(self, export: Export) -> IndexWriter:
         """An index that is sealed up to nothing yet, of the rows and the key of `export`."""
+
+    def alias(self, export: Export, index: GlobalId) -> None:
+        """`export` is the imported `index` under another id."""
 
 
 def build_graph(
@@ -148,8 +154,8 @@ class _Building:
         self._scopes: dict[int, Scope] = {}  # by the same
 
     def run(self) -> None:
-        # Also an index that no node streams is a source: it has rounds to follow.
-        for imported in self._plan.header.index_imports:
+        # Also an index that no node streams is a source: it has rounds to follow. An alias follows none.
+        for imported in self._plan.header.index_imports if self._plan.computes else ():
             index = self._environment.index(imported)
             number = self._graph.add_source(index, f"index {imported.id}")
             self._indexes[imported.id] = number, index.arranged
@@ -157,6 +163,9 @@ class _Building:
             self._numbers.append(self._add(node))
 
     def _add(self, node: Node) -> int:
+        if isinstance(node, AliasNode):
+            self._environment.alias(node.export, node.index)
+            return _NO_NODE
         if isinstance(node, SourceNode):
             source = self._environment.source(self._sources[node.id])
             return self._graph.add_source(source, f"source {node.id}")

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from clusterd.operators.mfp import StageSpec
 from clusterd.render.physical import (
     AggregateSpec,
+    AliasNode,
     ArrangeNode,
     BindingNode,
     ConstantNode,
@@ -82,7 +83,7 @@ class _Printer:
 
     def lines(self) -> Iterator[str]:
         for number, node in enumerate(self._nodes):
-            if isinstance(node, ExportNode):
+            if isinstance(node, ExportNode | AliasNode):
                 yield from self._tree(number, 0)
 
     def _tree(self, number: int, depth: int) -> Iterator[str]:
@@ -191,6 +192,8 @@ def _line(node: Node) -> str:
             return _scope(node)
         case LeaveNode(_, _, id):
             return f"Leave {id}"
+        case AliasNode(index, export):
+            return f"Alias {export.id} of {index} on={export.on} key={_columns(export.key)}"
         case ExportNode(_, export):
             shard = f" shard={export.shard}" if export.shard else ""
             return f"Export {export.kind} {export.id} on={export.on} key={_columns(export.key)}{shard}"

@@ -30,6 +30,7 @@ from clusterd.render.expr import compile_expr
 from clusterd.render.joins import Arranged, plan_join, pushed_down
 from clusterd.render.physical import (
     AggregateSpec,
+    AliasNode,
     ArrangeNode,
     BindingNode,
     ConstantNode,
@@ -59,7 +60,7 @@ from clusterd.render.stages import columns_after, infallible, merged, narrowed, 
 from clusterd.render.tables import is_constant, may_fail, table_call
 from clusterd.render.temporal import plan_filter
 from clusterd.render.user_aggregates import spelt_out
-from controller_proto.dataflow import DataflowBody, DataflowHeader, Export
+from controller_proto.dataflow import DataflowBody, DataflowHeader, Export, is_one_shot
 from controller_proto.errors import Refusal
 from controller_proto.expr import ColumnRef, Expr, references
 from controller_proto.ids import GlobalId
@@ -143,8 +144,24 @@ class _Lowering:
             self._relations[id] = self._shared(relation) if self._uses[Get(id)] > 1 else relation
         for export in self._header.exports:
             relation = self._relations[export.on]
-            self._add(ExportNode(self.stream(relation), export, relation.columns))
+            alias = self._alias(export, relation)
+            self._add(alias or ExportNode(self.stream(relation), export, relation.columns))
         return PhysicalPlan(self._header, tuple(self._nodes))
+
+    def _alias(self, export: Export, relation: Relation) -> AliasNode | None:
+        """The export as an imported index under another id, if it is one: the same rows by the same key.
+
+        One that ends while its original goes on is none: what it shows would go on too. A query is, for what
+        it shows is read at its one time.
+        """
+        ends = self._header.until is not None and not is_one_shot(self._header)
+        changed = relation.pending is not None or merged(relation.stages, relation.base)
+        if ends or changed or export.kind != "index":
+            return None
+        for index in relation.arranged:
+            if index.key == export.key and index.schema == export.schema:
+                return AliasNode(index.id, export, relation.columns)
+        return None
 
     def _add(self, node: Node) -> int:
         self._nodes.append(node)

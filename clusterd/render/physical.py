@@ -288,10 +288,19 @@ class ExportNode:
     columns: Columns
 
 
+@dataclass(frozen=True, slots=True)
+class AliasNode:
+    """An export that is the imported index `index` under another id: nothing is computed or kept for it."""
+
+    index: GlobalId
+    export: Export
+    columns: Columns
+
+
 Node = (
     SourceNode | IndexNode | ConstantNode | MfpNode | TemporalNode | FlatMapNode | ArrangeNode | JoinNode
     | DeltaJoinNode | ReduceNode | DistinctNode | ThresholdNode | TopKNode | UnionNode | NegateNode
-    | EnterNode | FeedbackNode | BindingNode | ScopeNode | LeaveNode | ExportNode
+    | EnterNode | FeedbackNode | BindingNode | ScopeNode | LeaveNode | ExportNode | AliasNode
 )  # fmt: skip
 
 
@@ -302,11 +311,21 @@ class PhysicalPlan:
     header: DataflowHeader
     nodes: tuple[Node, ...]
 
+    @property
+    def aliases(self) -> dict[GlobalId, GlobalId]:
+        """The imported index that each export is, of those that are one."""
+        return {node.export.id: node.index for node in self.nodes if isinstance(node, AliasNode)}
+
+    @property
+    def computes(self) -> bool:
+        """Whether anything but aliases comes of it."""
+        return not all(isinstance(node, AliasNode) for node in self.nodes)
+
 
 def inputs_of(node: Node) -> tuple[int, ...]:
     """The nodes that `node` reads, in port order; arrangements are read in place."""
     match node:
-        case SourceNode() | IndexNode() | ConstantNode() | EnterNode() | FeedbackNode():
+        case SourceNode() | IndexNode() | ConstantNode() | EnterNode() | FeedbackNode() | AliasNode():
             return ()
         case JoinNode(left, right):
             return tuple(side.node for side in (left, right) if isinstance(side, LocalSide))

@@ -12,8 +12,8 @@ Does not: decide when to act on a hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -25,7 +25,19 @@ from controller_proto.ids import GlobalId
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 
-__all__ = ["Collection", "Dataflow", "meet_all"]
+__all__ = ["Collection", "Dataflow", "Planned", "meet_all"]
+
+
+class Planned(Protocol):
+    """What a core wants to know of a plan."""
+
+    @property
+    def aliases(self) -> Mapping[GlobalId, GlobalId]:
+        """Exports that are an imported index under another id, and which."""
+
+    @property
+    def computes(self) -> bool:
+        """Whether anything but aliases comes of it."""
 
 
 def meet_all(frontiers: Iterable[Frontier]) -> Frontier:
@@ -130,14 +142,20 @@ class Dataflow:
     built: rendered, with its graph and indexes; computing: the graph has not been closed since.
     ended: given up before it read anything.
     waiting: exports neither scheduled nor dropped; it computes when none is left (A5).
+    aliases: exports that are an import by another id, of a dataflow that is maintained: their holds count on
+        that import, as long as they live. A query reads its snapshot instead, and holds nothing.
+    computes: whether anything but aliases comes of it.
     header: with an `until` that is no later than what a subscription asked for (`up_to`); of a copy, its one
         time.
     live: exports not closed yet. running: the upper of the round in flight.
+    rows_done, rows_expected: of its first round, as last heard.
     """
 
     __slots__ = (
-        "built", "computing", "ended", "exports", "header", "imports", "is_subscription", "live", "number",
-        "one_shot", "plan", "running", "session", "shards", "standing", "upper", "waiting",
+        "aliases", "built", "computes", "computing", "ended", "exports", "header", "imports",
+        "is_subscription", "live", "number",
+        "one_shot", "plan", "rows_done", "rows_expected", "running", "session", "shards", "standing",
+        "upper", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -145,7 +163,7 @@ class Dataflow:
         number: int,
         session: int,
         header: DataflowHeader,
-        plan: Any,
+        plan: Planned,
         exports: tuple[Key, ...],
         imports: tuple[Key, ...],
     ) -> None:
@@ -165,6 +183,10 @@ class Dataflow:
         self.live = set(exports)
         self.waiting = set(exports)
         self.one_shot = is_one_shot(header)
+        keys = {key[0]: key for key in (*exports, *imports)}
+        renamed = {} if self.one_shot else plan.aliases
+        self.aliases = {keys[id]: keys[index] for id, index in renamed.items()}
+        self.computes = plan.computes
         self.is_subscription = header.exports[0].kind == "subscribe"
         self.standing = False
         self.built = False
@@ -172,6 +194,7 @@ class Dataflow:
         self.ended = False
         self.upper = Frontier.minimum()
         self.running: Frontier | None = None
+        self.rows_done = self.rows_expected = 0
 
     @property
     def is_deferred(self) -> bool:

@@ -26,6 +26,7 @@ from clusterd.operators.view_writer import ViewWriter
 from clusterd.render.build import ImportedIndex, build_graph
 from clusterd.runtime.copies import tell_copied
 from clusterd.runtime.effects import Build, Failed, PageSeen, RoundDone, ShardMoved, StartRound, Tell
+from clusterd.runtime.frozen import FrozenIndex, FrozenTrace
 from clusterd.runtime.owned import OwnedIndexes
 from clusterd.runtime.peeks import Key
 from clusterd.runtime.published import PublishedIndexes
@@ -44,18 +45,18 @@ from controller_proto.dataflow import (
     is_one_shot,
 )
 from controller_proto.errors import Refusal
-from shm_arrangements.batch import Batch
+from controller_proto.ids import GlobalId
 from shm_arrangements.contracts import TraceReader
 from shm_arrangements.errors import InvariantViolation, RegistryFull, ShmExhausted
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.index_writer import IndexWriter
-from shm_arrangements.schema import ArrangementSchema
 
-__all__ = ["RESOURCES", "Dataflows", "FrozenTrace"]
+__all__ = ["RESOURCES", "Dataflows"]
 
 Clock = Callable[[], float]
 RESOURCES = (ShmExhausted, RegistryFull)  # what a machine may run out of
 _OUT_OF_REACH = (Refusal, OSError)  # a shard
+Halves = tuple[TraceReader, TraceReader]  # oks and errs
 
 
 def _failed(number: int, error: Exception) -> Failed:
@@ -66,29 +67,13 @@ def _failed(number: int, error: Exception) -> Failed:
     return Failed(number, "limit", str(error), "free shared memory, or ask for less")
 
 
-@dataclass(frozen=True, slots=True)
-class FrozenTrace:
-    """A TraceReader that stays as another was."""
-
-    schema: ArrangementSchema
-    since: Frontier
-    upper: Frontier
-    chain: tuple[Batch, ...]
-
-    @staticmethod
-    def of(reader: TraceReader) -> FrozenTrace:
-        return FrozenTrace(reader.schema, reader.since, reader.upper, tuple(reader.batches()))
-
-    def batches(self) -> tuple[Batch, ...]:
-        return self.chain
-
-
 @dataclass(slots=True)
 class _Running:
     build: Build
     sources: list[tuple[str, ImportSource]] = field(default_factory=list)
     subscriptions: list[tuple[Key, ExportSubscribe]] = field(default_factory=list)
     copies: list[tuple[Key, ExportCopyTo]] = field(default_factory=list)
+    frozen: list[tuple[FrozenIndex, Callable[[], Halves]]] = field(default_factory=list)  # not filled yet
     is_running: bool = False
 
 
@@ -141,7 +126,7 @@ class Dataflows:
                 return _failed(build.number, error)
             raise
         self._running[build.number] = _Running(
-            build, environment.sources, environment.subscriptions, environment.copies
+            build, environment.sources, environment.subscriptions, environment.copies, environment.frozen
         )
         self._scheduler.add(build.number, graph)
         return None
@@ -154,6 +139,11 @@ class Dataflows:
         header = running.build.header
         running.is_running = True
         if start.lower == 0:
+            for frozen, halves in running.frozen:
+                frozen.fill(*halves())
+            running.frozen.clear()
+            for key in running.build.exports:
+                self._owned.publish(key)
             # A hydration takes long enough for somebody to ask how far it is.
             for name, source in running.sources:
                 source.expected_rows = self._expected_rows(name)
@@ -317,14 +307,16 @@ class _Environment:
         self.sources: list[tuple[str, ImportSource]] = []
         self.subscriptions: list[tuple[Key, ExportSubscribe]] = []
         self.copies: list[tuple[Key, ExportCopyTo]] = []
-        self._snapshots: dict[str, tuple[TraceReader, TraceReader]] = {}
+        self.frozen: list[tuple[FrozenIndex, Callable[[], Halves]]] = []
+        self._snapshots: dict[str, Halves] = {}
         self._follows = build.header.exports[0].kind == "subscribe"
         if dataflows._published is not None and not self._follows:
             self._snapshots = {key[0]: self._snapshot(key) for key in build.imports}
 
-    def _snapshot(self, key: Key) -> tuple[TraceReader, TraceReader]:
+    def _snapshot(self, key: Key) -> Halves:
         if key in self._owned:
-            reader = self._owned[key].reader()
+            header = self._build.header
+            reader = self._owned.reader(key, only_at=header.as_of if is_one_shot(header) else None)
             return FrozenTrace.of(reader.oks), FrozenTrace.of(reader.errs)
         assert self._dataflows._published is not None
         oks, errs = self._dataflows._published.snapshot(key)
@@ -340,9 +332,9 @@ class _Environment:
 
     def index(self, imported: IndexImport) -> ImportedIndex:
         key = self._imports[imported.id]
-        if self._dataflows._published is None:
+        if self._dataflows._published is None and not self._owned.is_frozen(key):
             return ImportIndex(self._owned[key], self._build.header.as_of)
-        if self._follows:
+        if imported.id not in self._snapshots:
             return ImportSnapshot(lambda: self._snapshot(key))
         halves = self._snapshots[imported.id]
         return ImportSnapshot(lambda: halves)
@@ -356,6 +348,18 @@ class _Environment:
         gone = self._owned.create((export.id, 0), export, as_of)
         self._owned.close((export.id, 0))
         return gone
+
+    def alias(self, export: Export, index: GlobalId) -> None:
+        incarnation = self._exports.get(export.id)
+        if incarnation is None:
+            return
+        header, key, original = self._build.header, (export.id, incarnation), self._imports[index]
+        if not is_one_shot(header):
+            self._owned.alias(key, original)
+            return
+        taken = self._snapshots.get(index)
+        frozen = self._owned.freeze(key, export, header.as_of)
+        self.frozen.append((frozen, lambda: self._snapshot(original) if taken is None else taken))
 
     def view(self, export: Export) -> ViewWriter:
         views, as_of = self._dataflows.views, self._build.header.as_of

@@ -52,17 +52,32 @@ _encode = msgspec.msgpack.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """A snapshot of both halves of an index; its batches do not change. name: for messages."""
+    """A snapshot of both halves of an index; its batches do not change. name: for messages.
+
+    last: a later time reads as this one does; None where the batches hold what there is.
+    """
 
     name: str
     schema: ArrangementSchema
     oks: Sequence[Batch]
     errs: Sequence[Batch]
     clean: bool  # errs hold no row at any time
+    last: int | None = None
 
     @staticmethod
-    def of(name: str, schema: ArrangementSchema, oks: Sequence[Batch], errs: Sequence[Batch]) -> Readable:
-        return Readable(name, schema, tuple(oks), tuple(errs), not any(map(len, errs)))
+    def of(
+        name: str,
+        schema: ArrangementSchema,
+        oks: Sequence[Batch],
+        errs: Sequence[Batch],
+        *,
+        last: int | None = None,
+    ) -> Readable:
+        return Readable(name, schema, tuple(oks), tuple(errs), not any(map(len, errs)), last)
+
+    def read_time(self, time: int) -> int:
+        """The time to look for in the batches, of a read at `time`."""
+        return time if self.last is None else min(time, self.last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +242,7 @@ def _found(
     peek: Peek, time: int, index: Readable, piece_rows: int
 ) -> Iterator[tuple[tuple[Column, ...], Ints]]:
     """The rows that the keys select, with counts as they are."""
-    keys = peek.keys
+    keys, time = peek.keys, index.read_time(time)
     if keys is None:
         yield from read.scan_pieces_at(index.oks, time, piece_rows, schema=index.schema)
     elif keys and index.schema.key:
@@ -263,7 +278,7 @@ def _key_columns(keys: Sequence[Row], schema: ArrangementSchema) -> tuple[Column
 
 
 def _require_no_errors(index: Readable, time: int) -> None:
-    columns, counts = read.scan_at(index.errs, time)
+    columns, counts = read.scan_at(index.errs, index.read_time(time))
     if not len(counts):
         return
     texts = columns[0].take(np.flatnonzero(counts > 0)).to_pylist()

@@ -3,6 +3,8 @@
 A collection is closed when nothing holds it: not the controller, no interactive worker, no parked peek, no
 importer (R8). A dataflow runs the round that all its imports allow, as long as somebody wants what it makes.
 A query is deferred until its imports can be read at its `as_of` (R7), and given up if one of them goes first.
+An alias is a dataflow like any other, whose rounds do nothing: so it has frontiers, wakes and reports of its
+own, and what it holds its import holds for it (Z13; docs/models/shared_reads.pml).
 
 Does not: judge commands (core.py), answer peeks (reads.py does, when a collection moves or goes).
 """
@@ -59,7 +61,7 @@ class Flows:
             ):
                 self._give_up(dataflow)  # L16: what it waits for is gone
                 return
-            imported.needs[dataflow.number] = dataflow.need
+            imported.needs[dataflow.number] = self._need(dataflow, imported.key)
         if self._state.policy.builds_at_once:
             self._build(dataflow)
         for name in dataflow.shards:
@@ -96,7 +98,7 @@ class Flows:
             if collection.is_told:
                 continue
             is_compacted = not collection.hold.is_empty and collection.hold.time > collection.as_of
-            if is_compacted and not collection.is_view:
+            if is_compacted and not collection.is_view and key not in dataflow.aliases:
                 self._state.emit(fx.SetCompaction(key, collection.hold))
             self._state.policy.moved(self._state, collection)
 
@@ -110,7 +112,9 @@ class Flows:
         if dataflow.waiting or not dataflow.is_deferred:
             return
         for key in dataflow.imports:
-            imported = self._collections[key]
+            imported = self._collections.get(key)
+            if imported is None:
+                continue  # nothing of it is needed any more
             # What a stale page moved to was said already: no further notice need come of it.
             behind = dataflow.is_subscription and imported.stale
             if not imported.is_owned and (behind or imported.upper.less_equal(dataflow.header.as_of)):
@@ -224,6 +228,8 @@ class Flows:
                 self._close(collection)
             elif collection.is_told or collection.is_view:
                 return  # nothing of it is kept here
+            elif key in self.dataflow_of(collection).aliases:
+                self._renew(self.dataflow_of(collection))
             elif collection.ended is None and self.dataflow_of(collection).built:
                 self._state.emit(fx.SetCompaction(key, collection.hold))
             return
@@ -241,6 +247,8 @@ class Flows:
         if not dataflow.live:
             self._stop(dataflow)
             del self._dataflows[dataflow.number]
+        else:
+            self._renew(dataflow)
         if dataflow.built and collection.ended is None:
             self._release(collection)
         if collection.is_told and collection.ended is None:
@@ -250,15 +258,33 @@ class Flows:
         self._hydration.forget(key)
         del self._collections[key]
 
+    def _need(self, dataflow: Dataflow, key: Key) -> Frontier:
+        """Where it still reads its import `key`, or shows it by another id; empty if it does neither."""
+        if dataflow.ended or not dataflow.live:
+            return Frontier.empty()
+        shown = [export for export, original in dataflow.aliases.items() if original == key]
+        holds = [self._collections[export].hold for export in shown if export in dataflow.live]
+        return meet_all(holds if shown and not dataflow.computes else [dataflow.need, *holds])
+
+    def _renew(self, dataflow: Dataflow) -> None:
+        """Its needs have risen; one that is over is gone."""
+        for key in dataflow.imports:
+            imported = self._collections.get(key)
+            if imported is None or dataflow.number not in imported.needs:
+                continue
+            need = self._need(dataflow, key)
+            if need.is_empty:
+                del imported.needs[dataflow.number]
+            else:
+                imported.needs[dataflow.number] = need
+            self._state.touch(key)
+
     def _stop(self, dataflow: Dataflow) -> None:
-        """The dataflow computes and reads nothing any more. Idempotent."""
+        """The dataflow computes and reads nothing any more; its aliases stay. Idempotent."""
         if dataflow.computing:
             dataflow.computing = False
             self._state.emit(fx.CloseGraph(dataflow.number))
-        for key in dataflow.imports:
-            imported = self._collections.get(key)
-            if imported is not None and imported.needs.pop(dataflow.number, None) is not None:
-                self._state.touch(key)
+        self._renew(dataflow)
         for name in dataflow.shards:
             self._unwatch(name, dataflow.number)
 
@@ -331,11 +357,7 @@ class Flows:
         if done.upper.is_empty:
             self._stop(dataflow)
         else:
-            for key in dataflow.imports:
-                imported = self._collections[key]
-                if dataflow.number in imported.needs:
-                    imported.needs[dataflow.number] = dataflow.need
-                    self._state.touch(key)
+            self._renew(dataflow)
         for key in dataflow.exports:
             if key in dataflow.live:
                 collection = self._collections[key]

@@ -1,4 +1,8 @@
-"""The indexes that this process writes: made, compacted, merged, reclaimed and closed; and read in place.
+"""The indexes that this process has: made, compacted, merged, reclaimed and closed; and read in place.
+
+An index may have several ids: an alias shares what its original has, in the registry as in shared memory, and
+the index closes with its last id. What a query shows of an imported index is no index of its own either
+(frozen.py).
 
 Work that nobody waits for is kept as two sets: indexes that may have something to merge, and indexes whose
 superseded names wait for their grace. Both are empty when nothing happens, so an idle worker has neither work
@@ -11,12 +15,15 @@ from __future__ import annotations
 
 from clusterd.convert import arrangement_schema
 from clusterd.runtime.evaluate import Readable
+from clusterd.runtime.frozen import FrozenIndex
 from clusterd.runtime.peeks import Key
 from controller_proto.dataflow import Export
 from controller_proto.ids import id_to_u64
 from shm_arrangements.arena import SegmentAllocator
+from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
-from shm_arrangements.index_writer import IndexWriter
+from shm_arrangements.index_writer import IndexReader, IndexWriter
+from shm_arrangements.registry import ArrangementSharingRegistry, CollectionKey, RegistryStatistics
 
 __all__ = ["OwnedIndexes"]
 
@@ -26,7 +33,10 @@ class OwnedIndexes:
 
     def __init__(self, instance: str, writer: int) -> None:
         self._allocator = SegmentAllocator(instance, writer)
-        self._indexes: dict[Key, IndexWriter] = {}
+        self._registry: ArrangementSharingRegistry[IndexWriter] = ArrangementSharingRegistry()
+        self._indexes: dict[Key, IndexWriter] = {}  # under their own ids
+        self._aliases: dict[Key, bool] = {}  # whether it is published
+        self._frozen: dict[Key, FrozenIndex] = {}
         self._readable: dict[Key, tuple[object, object, Readable]] = {}
         self._generations: dict[Key, int] = {}  # when they last moved
         self._unmerged: dict[Key, None] = {}
@@ -37,17 +47,54 @@ class OwnedIndexes:
         """Publish an index in which nothing is sealed. Raises: ShmExhausted, RegistryFull."""
         schema = arrangement_schema(export.schema, export.key)
         index = IndexWriter(self._allocator, id_to_u64(key[0]), key[1], schema, as_of)
+        self._registry.publish(_place(key), index)
         self._indexes[key] = index
         return index
 
+    def alias(self, key: Key, original: Key) -> None:
+        """Make `key` another id of the index `original`, which may be an alias itself. Not published yet."""
+        self._registry.alias(_place(key), _place(original))
+        self._aliases[key] = False
+
+    def publish(self, key: Key) -> None:
+        """Show an alias to other processes, from now on. No effect on what is no alias.
+
+        Raises: ShmExhausted, RegistryFull.
+        """
+        if self._aliases.get(key) is False:
+            self[key].publish_as(*_place(key))
+            self._aliases[key] = True
+
+    def freeze(self, key: Key, export: Export, as_of: int) -> FrozenIndex:
+        """Have a query's result that is to be filled with the snapshot of an index."""
+        frozen = self._frozen[key] = FrozenIndex(arrangement_schema(export.schema, export.key), as_of)
+        return frozen
+
     def __getitem__(self, key: Key) -> IndexWriter:
-        return self._indexes[key]
+        """The index, by any of its ids."""
+        entry = self._registry.get(_place(key))
+        if entry is None or entry.handle is None:
+            raise InvariantViolation("not an index of this process", key=key)
+        return entry.handle
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._indexes
+        return key in self._indexes or key in self._aliases or key in self._frozen
+
+    def is_frozen(self, key: Key) -> bool:
+        return key in self._frozen
+
+    def reader(self, key: Key, *, only_at: int | None = None) -> IndexReader:
+        """The index, for an importer that reads at no time but `only_at` (None: at any)."""
+        frozen = self._frozen.get(key)
+        if frozen is None:
+            return self[key].reader()
+        return frozen.reader if only_at == frozen.as_of else frozen.cut()
 
     def moved(self, key: Key) -> None:
-        """If the index got a batch or another since, there may be something to merge and to reclaim."""
+        """If the index got a batch or another since, there may be something to merge and to reclaim.
+
+        Of what is no id that an index was made under there is nothing.
+        """
         index = self._indexes.get(key)
         if index is not None and index.generation != self._generations.get(key):
             self._generations[key] = index.generation
@@ -55,27 +102,39 @@ class OwnedIndexes:
             self._superseding[key] = 0.0
 
     def set_compaction(self, key: Key, frontier: Frontier) -> None:
-        self._indexes[key].set_compaction(frontier)
-        self.moved(key)
+        """Of a frozen one there is nothing to compact."""
+        if key not in self._frozen:
+            self[key].set_compaction(frontier)
+            self.moved(key)
 
     def close(self, key: Key) -> None:
-        """Page CLOSED, names gone. No effect if it is not there."""
-        index = self._indexes.pop(key, None)
-        if index is not None:
-            index.close()
-        self._readable.pop(key, None)
-        self._generations.pop(key, None)
+        """The id is gone: with the last one of an index its page is CLOSED, its names go.
+
+        No effect if it is not there.
+        """
+        place = _place(key)
+        entry = self._registry.get(place)
+        if entry is not None and entry.handle is not None:
+            index, released = entry.handle, self._registry.close(place).release
+            if released:
+                index.close()
+            elif self._aliases.get(key, True):
+                index.withdraw(*place)
+        for known in (self._indexes, self._aliases, self._frozen, self._readable, self._generations):
+            known.pop(key, None)
         self._unmerged.pop(key, None)
         self._superseding.pop(key, None)
 
     def readable(self, key: Key) -> Readable:
         """What the index holds now. The same object as long as its batches are the same."""
-        reader = self._indexes[key].reader()
+        frozen = self._frozen.get(key)
+        reader = self[key].reader() if frozen is None else frozen.reader
         oks, errs = reader.oks.batches(), reader.errs.batches()
         cached = self._readable.get(key)
         if cached is not None and cached[0] is oks and cached[1] is errs:
             return cached[2]
-        found = Readable.of(key[0], reader.oks.schema, oks, errs)
+        last = None if frozen is None else frozen.as_of
+        found = Readable.of(key[0], reader.oks.schema, oks, errs, last=last)
         self._readable[key] = (oks, errs, found)
         return found
 
@@ -112,8 +171,17 @@ class OwnedIndexes:
 
     @property
     def count(self) -> int:
-        return len(self._indexes)
+        """Ids of indexes and of results."""
+        return len(self._indexes) + len(self._aliases) + len(self._frozen)
+
+    def statistics(self) -> RegistryStatistics:
+        """Of indexes and their ids."""
+        return self._registry.statistics()
 
     def close_all(self) -> None:
-        for key in list(self._indexes):
+        for key in [*self._frozen, *self._aliases, *self._indexes]:
             self.close(key)
+
+
+def _place(key: Key) -> CollectionKey:
+    return CollectionKey(id_to_u64(key[0]), key[1])

@@ -6,8 +6,8 @@ Does not: have effects.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from clusterd.render.physical import PhysicalPlan
 from clusterd.render.plan import plan_dataflow
 from clusterd.runtime.evaluate import check_peek
 from clusterd.storage.copy_out import check_copy
@@ -28,7 +28,7 @@ class WorkerPorts:
     def __init__(self, store: Store | None) -> None:
         self._store = store
 
-    def plan(self, create: CreateDataflow, indexes: Mapping[GlobalId, Export]) -> Any:
+    def plan(self, create: CreateDataflow, indexes: Mapping[GlobalId, Export]) -> PhysicalPlan:
         """The physical plan. Raises Refusal, naming what does not fit."""
         try:
             body = decode_body(create.body)

@@ -1,9 +1,10 @@
 """The indexes of other processes, as this one reads them: pages, snapshots, and what is cached of both.
 
-The registry (shm_arrangements.registry) knows the entries; an entry's handle is the pair of mapped pages. A
-snapshot is taken when a read needs one and kept for the reads after it, as long as the pages say the same;
-since it pins memory that the writer may have superseded, one that was not used for `IDLE_S` is let go: a
-timer that runs only after reads, once.
+The registry (shm_arrangements.registry) knows the entries; an entry's handle is the pair of mapped pages. An
+alias is known by its pages, which say under which id they were made: where those are mapped already, they are
+shared, with their snapshot. That is taken when a read needs one and kept for the reads after it, as long as
+the pages say the same; since it pins memory that the writer may have superseded, one that was not used for
+`IDLE_S` is let go: a timer that runs only after reads, once.
 
 Does not: decide when to look (the core does), copy rows, hold compaction back.
 """
@@ -13,12 +14,17 @@ from __future__ import annotations
 from clusterd.runtime.effects import PageSeen
 from clusterd.runtime.evaluate import Readable
 from clusterd.runtime.peeks import Key
-from controller_proto.ids import id_to_u64
+from controller_proto.ids import GlobalId, id_to_u64
 from shm_arrangements.errors import PublicationClosed
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.names import HALVES, PageName
 from shm_arrangements.page_layout import PageStatus
-from shm_arrangements.registry import ArrangementSharingRegistry, CollectionKey, EntryState
+from shm_arrangements.registry import (
+    ArrangementSharingRegistry,
+    CollectionKey,
+    EntryState,
+    RegistryStatistics,
+)
 from shm_arrangements.snapshot import PublishedTrace, Snapshot, snapshot_together
 
 __all__ = ["IDLE_S", "PublishedIndex", "PublishedIndexes"]
@@ -27,15 +33,21 @@ IDLE_S = 1.0  # after the last read: attaching again costs well under a millisec
 
 
 class PublishedIndex:
-    """Both pages of one index, and its newest snapshot."""
+    """Both pages of one index, and its newest snapshot.
 
-    __slots__ = ("_halves", "name", "readable", "snapshots", "used_s")
+    places: its entries in the registry, which are aliases of each other. made_as: the one that its pages were
+    made under. readable: what reads are given, by the id they name.
+    """
 
-    def __init__(self, name: str, halves: list[PublishedTrace]) -> None:
-        self.name = name
+    __slots__ = ("_halves", "made_as", "places", "readable", "snapshots", "used_s")
+
+    def __init__(self, halves: list[PublishedTrace]) -> None:
         self._halves = halves
+        page = halves[0].page.header.page
+        self.made_as = CollectionKey(page.id, page.incarnation)
+        self.places: dict[CollectionKey, None] = {}
         self.snapshots: list[Snapshot] = []
-        self.readable: Readable | None = None
+        self.readable: dict[GlobalId, Readable] = {}
         self.used_s = 0.0
 
     def read(self) -> tuple[bool, Frontier, Frontier]:
@@ -44,7 +56,7 @@ class PublishedIndex:
         if self.snapshots and (
             oks.generation != self.snapshots[0].generation or errs.generation != self.snapshots[1].generation
         ):
-            self.readable = None
+            self.readable.clear()
         closed = PageStatus.CLOSED in (oks.status, errs.status)
         return closed, Frontier.join(oks.since, errs.since), Frontier.meet(oks.upper, errs.upper)
 
@@ -53,26 +65,27 @@ class PublishedIndex:
         taken = snapshot_together(self._halves)
         if taken != self.snapshots:
             # What reads were given is of the snapshots before; `read` could not tell any more.
-            self.readable = None
+            self.readable.clear()
             self.snapshots = taken
         return taken
 
-    def take(self) -> Readable:
-        """For a read. The snapshot of the last `read` or a newer one."""
-        if self.readable is None:
+    def take(self, id: GlobalId) -> Readable:
+        """For a read of `id`. The snapshot of the last `read` or a newer one."""
+        found = self.readable.get(id)
+        if found is None:
             oks, errs = self.snapshot()
-            self.readable = Readable.of(self.name, oks.schema, oks.batches(), errs.batches())
-        return self.readable
+            found = self.readable[id] = Readable.of(id, oks.schema, oks.batches(), errs.batches())
+        return found
 
     def let_go(self) -> None:
         """Of the snapshots; readers that hold one keep it."""
-        self.readable = None
+        self.readable.clear()
         self.snapshots = []
         for half in self._halves:
             half.forget()
 
     def close(self) -> None:
-        self.readable = None
+        self.readable.clear()
         self.snapshots = []
         for half in self._halves:
             half.close()
@@ -84,9 +97,10 @@ class PublishedIndexes:
 
     def __init__(self, instance: str) -> None:
         self._instance = instance
-        self.registry: ArrangementSharingRegistry[PublishedIndex] = ArrangementSharingRegistry()
+        self._registry: ArrangementSharingRegistry[PublishedIndex] = ArrangementSharingRegistry()
         self._handles: dict[Key, PublishedIndex] = {}  # of published entries, by the wire's key
-        self._recent: dict[Key, None] = {}  # have a snapshot
+        self._made: dict[CollectionKey, PublishedIndex] = {}  # by the key that the pages were made under
+        self._recent: dict[PublishedIndex, None] = {}  # have a snapshot
 
     def read(self, key: Key) -> PageSeen:
         """What the pages say now; `absent` leaves a placeholder that owns nothing."""
@@ -102,42 +116,51 @@ class PublishedIndexes:
         """The snapshot for a read, taken now or kept. Raises: as `PublishedTrace.snapshot`."""
         handle = self._handles[key]
         handle.used_s = now_s
-        if handle.readable is None:
-            self._recent[key] = None
-        return handle.take()
+        if not handle.readable:
+            self._recent[handle] = None
+        return handle.take(key[0])
 
     def snapshot(self, key: Key) -> list[Snapshot]:
         """oks and errs now, for a query. Raises: as `PublishedTrace.snapshot`."""
-        self._recent[key] = None
-        return self._handles[key].snapshot()
+        handle = self._handles[key]
+        self._recent[handle] = None
+        return handle.snapshot()
 
     def forget(self, key: Key) -> None:
-        """The collection is gone for this process."""
-        self._handles.pop(key, None)
-        self._recent.pop(key, None)
+        """The collection is gone for this process; its pages stay mapped as long as those of an alias are."""
         place = _place(key)
-        for handle in self.registry.close(place).release:
-            handle.close()
+        if self._registry.evict(place):
+            return  # it never had a page
+        handle = self._handles.pop(key, None)
+        if handle is not None:
+            del handle.places[place]
+        for released in self._registry.close(place).release:
+            del self._made[released.made_as]
+            self._recent.pop(released, None)
+            released.close()
 
     def let_go_idle(self, now_s: float) -> float | None:
         """Let go of snapshots that were not used for a while; when to call again, None if there are none."""
         due: float | None = None
-        for key in list(self._recent):
-            at = self._handles[key].used_s + IDLE_S
+        for handle in list(self._recent):
+            at = handle.used_s + IDLE_S
             if at <= now_s:
-                self._handles[key].let_go()
-                del self._recent[key]
+                handle.let_go()
+                del self._recent[handle]
             else:
                 due = at if due is None else min(due, at)
         return due
+
+    def statistics(self) -> RegistryStatistics:
+        return self._registry.statistics()
 
     def close(self) -> None:
         for key in list(self._handles):
             self.forget(key)
 
     def _open(self, key: Key) -> PublishedIndex | None:
-        entry = self.registry.get_or_create(_place(key))
-        if entry.state is not EntryState.PLACEHOLDER:
+        entry = self._registry.get_or_create(_place(key))
+        if entry.state is EntryState.CLOSED:
             return None
         halves: list[PublishedTrace] = []
         for half in HALVES:
@@ -147,8 +170,16 @@ class PublishedIndexes:
                 for opened in halves:
                     opened.close()
                 return None
-        handle = PublishedIndex(key[0], halves)
-        self.registry.publish(entry.key, handle)
+        handle = PublishedIndex(halves)
+        shared = self._made.get(handle.made_as)
+        if shared is None:
+            self._registry.publish(entry.key, handle)
+            self._made[handle.made_as] = handle
+        else:
+            handle.close()
+            handle = shared
+            self._registry.alias(entry.key, next(iter(handle.places)))
+        handle.places[entry.key] = None
         self._handles[key] = handle
         return handle
 

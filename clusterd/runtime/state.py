@@ -9,11 +9,11 @@ Does not: decide anything.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from clusterd.process import ComputeRuntimeRole
 from clusterd.runtime import effects as fx
-from clusterd.runtime.collection import Collection, Dataflow
+from clusterd.runtime.collection import Collection, Dataflow, Planned
 from clusterd.runtime.peeks import Key, PendingPeeks
 from controller_proto.command import CreateDataflow, Peek
 from controller_proto.dataflow import DataflowHeader, Export
@@ -26,7 +26,7 @@ __all__ = ["Policy", "Ports", "RuntimeState", "dropped", "unknown"]
 class Ports(Protocol):
     """The judgements that need more than the core's state. Both raise Refusal; neither has any effect."""
 
-    def plan(self, create: CreateDataflow, indexes: Mapping[GlobalId, Export]) -> Any:
+    def plan(self, create: CreateDataflow, indexes: Mapping[GlobalId, Export]) -> Planned:
         """Whole validation of a dataflow; what it returns is handed to Build."""
 
     def check_peek(self, peek: Peek, index: Export) -> None:

@@ -105,6 +105,10 @@ class Dataflow:
         self._replica.exports[export.id] = export
         return index
 
+    def alias(self, export: Export, index: str) -> None:
+        self._replica.indexes[export.id] = self._replica.indexes[index]
+        self._replica.exports[export.id] = export
+
 
 class Frozen:
     """A TraceReader that stays as it was, as a snapshot does."""

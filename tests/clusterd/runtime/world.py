@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -37,13 +37,14 @@ from controller_proto.command import (
     Peek,
     Schedule,
 )
-from controller_proto.dataflow import DataflowHeader, Export, IndexImport, SourceImport
+from controller_proto.dataflow import DataflowHeader, Export, IndexImport, SourceImport, is_one_shot
 from controller_proto.errors import Refusal
 from controller_proto.response import PeekResponse, PeekRows, Response
 from controller_proto.schema import SAMPLE_SCHEMA
 from shm_arrangements.frontier import Frontier
 
 MAX_TIME = (1 << 64) - 1
+ALIAS = b"\xa0"  # the body of a dataflow whose exports are its first import by other ids
 
 
 @dataclass
@@ -76,6 +77,7 @@ class Graph:
     header: DataflowHeader
     exports: tuple[Key, ...]
     imports: tuple[Key, ...]
+    aliases: dict[Key, Key]
     snapshots: list[Page] = field(default_factory=list)
     round: fx.StartRound | None = None
 
@@ -85,6 +87,12 @@ class Evaluation:
     pending: PendingPeek
     time: int
     page: Page
+
+
+@dataclass(frozen=True)
+class FakePlan:
+    aliases: Mapping[str, str]
+    computes: bool
 
 
 class FakePorts:
@@ -99,7 +107,10 @@ class FakePorts:
                 raise Refusal("unknown-shard", source.shard)
         if bytes(create.body) == b"\xc0":  # a plan that only the owner can tell is bad
             raise Refusal("invalid-plan", "as asked for")
-        return None
+        header = create.header
+        if bytes(create.body) != ALIAS:
+            return FakePlan({}, True)
+        return FakePlan({export.id: header.index_imports[0].id for export in header.exports}, False)
 
     def check_peek(self, peek: Peek, index: Export) -> None:
         return
@@ -154,6 +165,8 @@ class Worker:
         advanced = [max(t, as_of) if round.lower == 0 else t for t in found]
         news = tuple(t for t in advanced if t >= round.lower and limit.less_equal(t) is False)
         for key in graph.exports:
+            if key in graph.aliases:
+                continue
             page = self.world.pages[key]
             if not page.closed:
                 page.times += news
@@ -208,24 +221,36 @@ class Worker:
                 if (job.pending.session, job.pending.uuid) != (effect.session, effect.uuid)
             ]
         elif isinstance(effect, fx.Build):
-            graph = Graph(effect.header, effect.exports, effect.imports)
+            names = {key[0]: key for key in effect.imports}
+            aliases = {} if is_one_shot(effect.header) else effect.plan.aliases
+            renamed = {key: names[aliases[key[0]]] for key in effect.exports if key[0] in aliases}
+            graph = Graph(effect.header, effect.exports, effect.imports, renamed)
             if not self.core.policy.builds_at_once:
                 graph.snapshots = [pages[key].copy() for key in effect.imports]
             as_of = Frontier.at(effect.header.as_of)
             for key in effect.exports:
                 assert key not in pages or pages[key].closed
-                pages[key] = Page((), as_of, Frontier.minimum())
+                if key not in renamed:
+                    pages[key] = Page((), as_of, Frontier.minimum())
             self.graphs[effect.number] = graph
         elif isinstance(effect, fx.StartRound):
-            assert self.graphs[effect.number].round is None
-            self.graphs[effect.number].round = effect
+            graph = self.graphs[effect.number]
+            assert graph.round is None
+            graph.round = effect
+            if effect.lower == 0:
+                for key, original in graph.aliases.items():
+                    pages[key] = pages[original]
         elif isinstance(effect, fx.CloseGraph):
             del self.graphs[effect.number]
         elif isinstance(effect, fx.CloseIndex):
-            assert not pages[effect.key].closed
-            pages[effect.key].closed = True
+            closed = pages.pop(effect.key, None)
+            if closed is not None:  # an alias that never began has no page
+                assert not closed.closed
+                pages[effect.key] = replace(closed, closed=True)
+                closed.closed = not any(page is closed for page in pages.values())
         elif isinstance(effect, fx.SetCompaction):
             page = pages[effect.key]
+            assert not page.closed
             since = effect.frontier.time
             assert page.since.precedes(effect.frontier)
             page.since = effect.frontier
@@ -305,6 +330,10 @@ class World:
         exports = tuple(Export(id, "index", "u9001", SAMPLE_SCHEMA, (0,)) for id in ids)
         header = DataflowHeader("d", as_of, until, sources, tuple(map(IndexImport, imports)), exports)
         self.send(CreateDataflow(self.next_seq(), header, msgspec.Raw(b"\xc0" if bad else body)))
+
+    def alias(self, id: str, original: str, as_of: int = 0) -> None:
+        self.create(id, shard=None, imports=(original,), as_of=as_of, body=ALIAS)
+        self.schedule(id)
 
     def query(self, id: str, *imports: str, as_of: int = 0, body: bytes = b"\x80") -> None:
         self.create(id, shard=None, imports=imports, as_of=as_of, until=as_of + 1, body=body)
