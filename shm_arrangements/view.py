@@ -95,6 +95,20 @@ class ReadView:
         found = find_one(key)
         return _OneRow(self, found) if found >= 0 else self.lookup_many([key])
 
+    def only_row(self, key: Any) -> tuple[Any, ...] | None:
+        """The one row of a key, as Python values; `()` if it has none; None where `lookup` has to be asked.
+
+        key: as the library gives it. None is said of several rows, of several updates, and wherever it takes
+        longer to know. Errors of the index are not looked at.
+        """
+        find_one = self._find
+        if find_one is None:
+            find_one = self._prepare()
+        found = find_one(key)
+        if found >= 0:
+            return self._row(found)
+        return () if found == find.NONE else None
+
     def lookup_many(self, keys: Any) -> Result:
         """The rows of each key, in one pass; `key_index` says whose they are. Twice a key is twice its rows.
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from clusterd.convert import column_from_scalars, scalars_from_column, to_wire
 from clusterd.runtime.finish import PLAIN, Finisher, plan_finishing, rows_nbytes, split_error
+from clusterd.runtime.point import MOST_BYTES, PointReads
 from clusterd.runtime.portions import portions
 from clusterd.runtime.sorting import Rows, joined
 from clusterd.runtime.stash import Stash
@@ -40,7 +41,7 @@ from shm_arrangements.rows import RowSpec, encode
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.types import ColumnSpec
 
-__all__ = ["Readable", "Stashing", "check_peek", "evaluate", "evaluate_pieces"]
+__all__ = ["Readable", "Stashing", "answer_point", "check_peek", "evaluate", "evaluate_pieces"]
 
 Ints = NDArray[np.int64]
 
@@ -62,6 +63,7 @@ class Readable:
     oks: Sequence[Batch]
     errs: Sequence[Batch]
     clean: bool  # errs hold no row at any time
+    points: PointReads
     last: int | None = None
 
     @staticmethod
@@ -73,7 +75,8 @@ class Readable:
         *,
         last: int | None = None,
     ) -> Readable:
-        return Readable(name, schema, tuple(oks), tuple(errs), not any(map(len, errs)), last)
+        clean, points = not any(map(len, errs)), PointReads(name, schema, oks)
+        return Readable(name, schema, tuple(oks), tuple(errs), clean, points, last)
 
     def read_time(self, time: int) -> int:
         """The time to look for in the batches, of a read at `time`."""
@@ -106,6 +109,16 @@ def check_peek(peek: Peek, index: Export) -> None:
         for value, position in zip(key, index.key, strict=True):
             if value is not None and scalar_problem(value, index.schema.columns[position]) is not None:
                 validate_peek(peek, index)
+
+
+def answer_point(peek: Peek, time: int, index: Readable, *, limit_bytes: int, served_by: str) -> bytes | None:
+    """As `evaluate`, if that is soon said: of one key with one row, or none. Else None.
+
+    limit_bytes: the least of those that answers have.
+    """
+    if not index.clean or peek.finishing != PLAIN or limit_bytes < MOST_BYTES:
+        return None
+    return index.points.answer(peek, time, index.read_time(time), served_by)
 
 
 def evaluate(

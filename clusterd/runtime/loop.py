@@ -35,7 +35,7 @@ from clusterd.runtime import effects as fx
 from clusterd.runtime.core import RuntimeCore
 from clusterd.runtime.dataflows import RESOURCES, Dataflows
 from clusterd.runtime.deadlines import Deadlines
-from clusterd.runtime.evaluate import Readable, Stashing, evaluate_pieces
+from clusterd.runtime.evaluate import Readable, Stashing, answer_point, evaluate_pieces
 from clusterd.runtime.interactive import Interactive
 from clusterd.runtime.maintenance import Maintenance
 from clusterd.runtime.owned import OwnedIndexes
@@ -337,6 +337,12 @@ class WorkerLoop:
             return self._unreadable(pending, PeekError(refusal.code, refusal.message, refusal.hint))
         except OSError as error:
             return self._unreadable(pending, out_of_reach(pending.collection[0], error))
+        if isinstance(index, Readable):
+            told = answer_point(
+                peek, effect.time, index, limit_bytes=self._least_limit_bytes, served_by=self._role
+            )
+            if told is not None:
+                return fx.Evaluated(pending.session, pending.uuid, told)
         if peek.keys is not None and len(peek.keys) <= _SCAN_PIECE_ROWS:
             scan = self._scan_of(peek, effect.time, index)
             try:
@@ -393,6 +399,7 @@ class WorkerLoop:
         self._max_result_bytes = int(settings["max_result_bytes"])
         stash_bytes = int(settings["stash_result_bytes"])
         self._stashing = Stashing(stash_bytes, self._message_bytes, self._stashes.create)
+        self._least_limit_bytes = min(self._max_result_bytes, stash_bytes, self._message_bytes)
         self._deadlines.set_limit(float(settings["wait_limit"]))
         self.dataflows.expires_at = int(settings["expires_at"]) or None
 

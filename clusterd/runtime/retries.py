@@ -44,8 +44,12 @@ class Retries(Generic[Name]):
 
     def due(self, now_s: float) -> list[Name]:
         """What failed and may be tried now."""
+        if not self._waits:
+            return []
         return [name for name, (until_s, _) in self._waits.items() if until_s <= now_s]
 
     def next_s(self) -> float | None:
         """When the first may be tried; None if there is none."""
-        return min((until_s for until_s, _ in self._waits.values()), default=None)
+        if not self._waits:
+            return None
+        return min(until_s for until_s, _ in self._waits.values())

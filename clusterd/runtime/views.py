@@ -139,6 +139,8 @@ class Views:
 
     @property
     def has_work(self) -> bool:
+        if not self._writers:
+            return False
         now = self._clock()
         return any(w.has_work and self._retries.may(key, now) for key, (_, w) in self._writers.items())
 

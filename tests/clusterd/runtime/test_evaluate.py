@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from clusterd.convert import arrangement_schema
-from clusterd.runtime.evaluate import Readable, check_peek, evaluate, evaluate_pieces
+from clusterd.runtime.evaluate import Readable, answer_point, check_peek, evaluate, evaluate_pieces
 from controller_proto.command import Finishing, Peek
 from controller_proto.dataflow import Export
 from controller_proto.errors import Refusal
@@ -77,6 +77,17 @@ def ask(
     response = msgspec.msgpack.decode(raw, type=PeekResponse)
     assert (response.uuid, response.time, response.served_by) == ("p", time, "solo")
     return response
+
+
+def ask_point(
+    readable: Readable, key: tuple[Any, ...], time: int = 50, limit_bytes: int = BIG
+) -> bytes | None:
+    """What is soon said of one key; that it is what evaluating it says, byte for byte."""
+    peek = Peek(1, "p", "u1", time, (key,))
+    told = answer_point(peek, time, readable, limit_bytes=limit_bytes, served_by="solo")
+    if told is not None:
+        assert told == evaluate(peek, time, readable, max_result_bytes=BIG, served_by="solo")
+    return told
 
 
 def rows(response: PeekResponse) -> list[tuple[Any, ...]]:
@@ -414,3 +425,68 @@ def test_limits_keep_only_what_they_may_need() -> None:
     readable = Readable.of("u1", arranged, [build_batch(updates, arranged, description, HeapAllocator())], [])
     assert rows(ask(readable, 0, limit=3, offset=2)) == [(2,), (3,), (4,)]
     assert rows(ask(readable, 0, limit=2, order_by=(OrderBy(0, descending=True),))) == [(n - 1,), (n - 2,)]
+
+
+def test_a_key_with_one_row_or_none_is_soon_answered() -> None:
+    readable = index(KV, plus([(k, 7 * k) for k in range(100)]), cuts=3)
+    assert all(ask_point(readable, (k,)) is not None for k in (0, 1, 99, 100, -1, 2**63 - 1))
+    texts = index(KT, plus([(1, "b"), (2, None), (3, "")]), key=(1,))
+    assert all(ask_point(texts, (s,)) is not None for s in ("b", "", "c"))
+
+
+def test_what_takes_longer_to_answer_is_not_said_soon() -> None:
+    row = [((1, 10), 0, 1)]
+    assert ask_point(index(KV, [*row, ((1, 11), 0, 1)]), (1,)) is None  # two rows
+    assert ask_point(index(KV, [((1, 10), 0, 2)]), (1,)) is None  # twice
+    assert ask_point(index(KV, [((1, 10), 0, -1)]), (1,)) is None  # an error
+    assert ask_point(index(KV, row, errs=[(("division-by-zero: x",), 0, 1)]), (1,)) is None
+    assert ask_point(index(KV, row, key=()), ()) is None
+    assert ask_point(index(KV, row), (1,), limit_bytes=100) is None
+    long = index(KT, plus([(1, "x" * 5000)]))
+    assert ask_point(long, (1,)) is None
+    numerics = Schema((Column("k", T.INT64), Column("n", T.NUMERIC, scale=2)))
+    assert ask_point(index(numerics, [((1, 100), 0, 1)]), (1,)) is None
+    documents = Schema((Column("j", T.JSONB), Column("v", T.INT64)))
+    assert ask_point(index(documents, [(('{"a": 1}', 1), 0, 1)]), ('{"a":1}',)) is None
+    peek = Peek(1, "p", "u1", 50, ((1,),), Finishing(limit=1))
+    assert answer_point(peek, 50, index(KV, row), limit_bytes=BIG, served_by="solo") is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_soon_said_is_what_evaluating_says_at_every_time(seed: int) -> None:
+    rng = random.Random(seed)
+    print(f"seed {seed}")
+    kinds: list[tuple[T, Callable[[], Any]]] = [
+        (T.INT64, lambda: rng.randrange(-4, 4)),
+        (T.UINT64, lambda: rng.choice([0, 1, 2**63, 2**64 - 1])),
+        (T.FLOAT64, lambda: rng.choice([0.0, -0.0, 1.5, math.inf, math.nan])),
+        (T.FLOAT32, lambda: rng.choice([0.0, -0.0, 0.1, -2.5])),
+        (T.BOOL, lambda: rng.random() < 0.5),
+        (T.TEXT, lambda: "ab\u00e9"[: rng.randrange(4)]),
+        (T.BYTEA, lambda: b"ab\0"[: rng.randrange(4)]),
+        (T.INT16, lambda: rng.randrange(-2, 2)),
+    ]
+    chosen = [rng.choice(kinds) for _ in range(rng.randrange(1, 4))]
+    nullable = [rng.random() < 0.5 for _ in chosen]
+    schema = Schema(
+        tuple(
+            Column(f"c{i}", kind, null)
+            for i, ((kind, _), null) in enumerate(zip(chosen, nullable, strict=True))
+        )
+    )
+
+    def value(i: int) -> Any:
+        return None if nullable[i] and rng.random() < 0.3 else chosen[i][1]()
+
+    columns = range(len(chosen))
+    key = tuple(rng.sample(columns, rng.randrange(1, len(chosen) + 1)))
+    updates = [
+        (tuple(value(i) for i in columns), rng.randrange(100), 1 if rng.random() < 0.8 else -1)
+        for _ in range(rng.randrange(12))
+    ]
+    readable = index(schema, updates, key=key, cuts=rng.randrange(1, 4))
+    asked = [tuple(row[i] for i in key) for row, _, _ in updates]
+    asked += [tuple(value(i) for i in key) for _ in range(6)]
+    for time in rng.sample(range(100), 8):
+        for one in asked:
+            ask_point(readable, one, time)
