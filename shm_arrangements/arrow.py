@@ -121,22 +121,32 @@ def to_record_batch(
 
 def write_parquet(specs: Sequence[ColumnSpec], columns: Sequence[Column], file: BinaryIO) -> None:
     """Write the columns as a Parquet file. Raises: as `require_parquet`; OSError."""
+    require_parquet(specs)
+    write_parquet_table(pa.Table.from_batches([to_record_batch(specs, columns)]), file)
+
+
+def write_parquet_table(table: Any, file: BinaryIO) -> None:
+    """Write a pyarrow.Table as a Parquet file. Raises: ValueError as `require_parquet`; OSError."""
     import pyarrow.parquet
 
-    require_parquet(specs)
-    pyarrow.parquet.write_table(pa.Table.from_batches([to_record_batch(specs, columns)]), file)
+    for field in table.schema:
+        _require_place(field, str(field.type))
+    pyarrow.parquet.write_table(table, file)
 
 
 def require_parquet(specs: Sequence[ColumnSpec]) -> None:
     """Raises: ValueError naming the first column for whose type Parquet has no place."""
+    for spec in specs:
+        _require_place(_field(spec), spec.type.name.lower())
+
+
+def _require_place(field: Any, type_name: str) -> None:
     import pyarrow.parquet
 
-    for spec in specs:
-        try:
-            pyarrow.parquet.ParquetWriter(pa.BufferOutputStream(), pa.schema([_field(spec)])).close()
-        except pa.ArrowNotImplementedError as error:
-            type_name = spec.type.name.lower()
-            raise ValueError(f"parquet has no place for column {spec.name!r} of type {type_name}") from error
+    try:
+        pyarrow.parquet.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
+    except pa.ArrowNotImplementedError as error:
+        raise ValueError(f"parquet has no place for column {field.name!r} of type {type_name}") from error
 
 
 def _field(spec: ColumnSpec) -> Any:

@@ -292,14 +292,21 @@ class Dataflows:
             under |= known.shards
         return frozenset(under)
 
-    def uppers(self, of: Standing) -> Operation[list[WireFrontier]]:
-        """How far the shards that `of` is made of are sealed. Raises LocalProtocolError if we cannot know."""
-        shards = of.shards
-        if shards is None:
-            message = f"what {of.export.id} is made of is not known to this client, which did not create it"
-            raise LocalProtocolError("unknown-shard", message, "read at a time, or at='latest'")
-        states = yield from work(lambda: self._shards.states(shards))
-        return [state.upper for state in states.values()]
+    def uppers(self, of: Standing | str) -> Operation[list[WireFrontier]]:
+        """How far the shards that `of` is made of are sealed; a text is the name of a shard. Raises
+        LocalProtocolError if we cannot know.
+        """
+        name = of if isinstance(of, str) else of.export.id
+        shards = frozenset([of]) if isinstance(of, str) else of.shards
+        try:
+            if shards is not None:
+                states = yield from work(lambda: self._shards.states(shards))
+                return [state.upper for state in states.values()]
+        except Refusal:
+            if not isinstance(of, str):
+                raise
+        message = f"what {name} is made of is not known to this client, which did not create it"
+        raise LocalProtocolError("unknown-shard", message, "read at a time, or at='latest'")
 
     def schedule(self, index: Standing) -> Operation[None]:
         """As `Client.schedule`."""

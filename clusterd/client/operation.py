@@ -36,9 +36,12 @@ class Wait(NamedTuple):
 
 
 class Work(NamedTuple, Generic[T]):
-    """A call that may block on files, and nothing else."""
+    """A call that may block on files, and nothing else. stop: of a long one, has it end soon, from any
+    thread; it goes on beside those of files.
+    """
 
     do: Callable[[], T]
+    stop: Callable[[], None] | None = None
 
 
 Operation: TypeAlias = Generator[Wait | Work[Any], Any, T]

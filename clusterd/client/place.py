@@ -1,10 +1,11 @@
 """Place: where a replica and its shards are, as a user tells it.
 
-Does not: connect.
+Does not: begin a session.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from errno import ENOENT
 from pathlib import Path
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterd.storage.data_dir import directory_of
 from clusterd.storage.store import Store
+from controller_proto.address import cannot_connect, parse_address, peer_pid
+from shm_arrangements.errors import NoSuchInstance
 from shm_arrangements.instance import list_instances
 
 if TYPE_CHECKING:
     from clusterd.launcher import Replica
 
-__all__ = ["Place", "instance_of", "open_store", "place_of"]
+__all__ = ["Place", "instance_at", "instance_of", "open_store", "place_of"]
 
 
 class Place(NamedTuple):
@@ -53,6 +56,29 @@ def open_store(data_dir: Path | str | None) -> Store | None:
     if directory is not None and not directory.exists():
         raise FileNotFoundError(ENOENT, "no such data_dir; give the replica's --data-dir", str(data_dir))
     return Store.open(data_dir, create=False)
+
+
+def instance_at(where: str) -> str:
+    """The token of a replica's shared memory, for `attach(ID, instance_at("unix:clusterd.sock"))`.
+
+    where: its address, of a unix socket; a token is what it is. Raises OSError if nobody listens;
+    NoSuchInstance; LocalProtocolError if it is an address of no kind.
+    """
+    if ":" not in where:
+        return where
+    family, address = parse_address(where)
+    token = None
+    if family == socket.AF_UNIX:
+        with socket.socket(socket.AF_UNIX) as end:
+            try:
+                end.connect(address)
+            except OSError as error:
+                raise cannot_connect(where, error) from error
+            token = instance_of(peer_pid(end))
+    if token is None:
+        hint = "give the token of its READY line; `shm-arrangements ls` lists all"
+        raise NoSuchInstance("no instance can be told from this address", address=where, hint=hint)
+    return token
 
 
 def instance_of(pid: int | None) -> str | None:

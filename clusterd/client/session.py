@@ -24,10 +24,12 @@ from clusterd.client.feed import Feed
 from clusterd.client.handle import Handle, standing_of
 from clusterd.client.index import Index
 from clusterd.client.operation import DEADLINE_S, Operation, Wait, Work
-from clusterd.client.peeks import PeekOptions
+from clusterd.client.peeks import Bounded, PeekOptions
 from clusterd.client.place import instance_of, open_store, place_of
 from clusterd.client.shards import Shards
-from clusterd.client.sql import SqlResult, run_sql
+from clusterd.client.sql import SqlSession
+from clusterd.client.sql_reads import Names, sql
+from clusterd.client.sql_result import SqlResult
 from clusterd.client.subscription import Subscription
 from clusterd.client.view import View
 from clusterd.client.views import allow_writes, create_view
@@ -67,6 +69,7 @@ class Client:
         self._instance = instance
         self._shards = Shards(store)
         self.core = Core(wire.end, epoch)
+        self._sql: SqlSession | None = None  # made by the first query
         self.dataflows = Dataflows(self.core, self._shards)
 
     # -- the session
@@ -125,12 +128,19 @@ class Client:
         self._wire = WireClient.connect(self._address, timeout_s=timeout_s)
         self._instance = instance_of(self._wire.peer_pid) or self._instance  # it may have started anew
         self.run(self.core.begin(self._wire.end, uuid4().hex, timeout_s))
+        self._close_sql()
 
     def close(self) -> None:
         """Leave. What was created runs on until another controller comes."""
         self._wire.close()
         self._shards.close()
 
+        self._close_sql()
+
+    def _close_sql(self) -> None:
+        if self._sql is not None:
+            self._sql.close()
+            self._sql = None
     def __enter__(self) -> Client:
         return self
 
@@ -440,13 +450,37 @@ class Client:
         self.core.say(command.CancelPeek(0, uuid=uuid))
         self._wire.flush()
 
-    def sql(self, query: str, *, at: int | None = None) -> SqlResult:
-        """One SELECT over the indexes of this replica, by their ids, in this machine's shared memory, all at
-        one time; sql.py says how. at: by default the newest that all have sealed. Does not wait.
+    def sql(
+        self,
+        query: str,
+        *,
+        at: int | Literal["latest", "strict"] | Bounded | None = "latest",
+        names: Names | None = None,
+        timeout_s: float | None = DEADLINE_S,
+    ) -> SqlResult:
+        """One SELECT over the indexes of this replica in this machine's shared memory, by their ids, and over
+        its shards and views, all at one time; sql.py says how. at: as `peek` takes it, for all of them.
+        names: what tables stand for, beside that: `{"fruit": index}`. timeout_s: for what `at` waits for.
 
-        Raises SqlFailed as DuckDB says; NotInstalled without duckdb; DataError, NotSealed, ..
+        Raises SqlFailed as DuckDB says; NotInstalled without duckdb; TooStale; TimeoutError; DataError,
+        NotReadable, ..
+
+        >>> with Client.connect(replica) as client:
+        ...     client.create_shard("mugs", {"colour": "text", "ml": "bigint"})
+        ...     mugs = client.create_index("mugs")
+        ...     t = client.write("mugs", [("red", 250), ("red", 250), ("blue", 300)])
+        ...     query = "SELECT colour, sum(ml) AS ml FROM mine GROUP BY ALL ORDER BY 1"
+        ...     client.sql(query, at=t, names={"mine": mugs}).rows()
+        [('blue', 300), ('red', 500)]
         """
-        return run_sql(query, self._instance, at)
+        self.pump()
+        operation = sql(self.core, self.dataflows, self._sql_session(), query, at, names, timeout_s)
+        return self.run(operation)
+
+    def _sql_session(self) -> SqlSession:
+        if self._sql is None:
+            self._sql = SqlSession(self._instance, self._shards.location)
+        return self._sql
 
     def attach(self, index: Handle) -> Attached:
         """The index in this machine's shared memory; reads from it make no call into the daemon."""

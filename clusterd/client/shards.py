@@ -47,6 +47,11 @@ class Shards:
             )
         return self._store
 
+    @property
+    def location(self) -> str | None:
+        """Where they are; None if we were not told."""
+        return None if self._store is None else str(self._store.place.location)
+
     def create(self, name: str, columns: Schema | Mapping[str, str]) -> None:
         """As `Client.create_shard`."""
         self.store.create_shard(name, schema_of(columns))
@@ -100,4 +105,4 @@ class Shards:
             self._store.close()
 
     def __repr__(self) -> str:
-        return str(None if self._store is None else self._store.place.location)
+        return str(self.location)

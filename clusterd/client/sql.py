@@ -1,119 +1,268 @@
-"""SQL: ad-hoc queries of published indexes at one time, by DuckDB over their shared memory.
+"""SQL: ad-hoc queries at one time over what a replica publishes, and its shards, by DuckDB.
 
-A table is an index: its id (`u1001`), or the name that its writer gave it, in the same letters. All tables of
-a query are read at the same time, of one snapshot, so the same query `at` the same time gives the same answer
-for as long as that time may be read. DuckDB's own parser says which tables a query names, and DuckDB is given
-those as Arrow: columns of an index that is one batch, each row once, are its memory itself; others are put
-together first. The errors of a collection are raised.
+A table is an index, by its id (`u1001`) or the name that its writer gave it, in the same letters; where the
+session knows a data directory, a shard by its name, and so a materialized view; or a relation of
+introspection (`dataflows`). All tables of a query are read at the same time, each row as often as it occurs,
+so the same query `at` the same time gives the same answer for as long as that time may be read. DuckDB's own
+parser says which tables a query names, and DuckDB is given those as Arrow: columns of an index that is one
+batch, each row once, are its memory itself; others are put together first, and shards are read from their
+files. The errors of a collection are raised.
 
-Does not: speak to the daemon, wait, let a query read files or Python's variables, need duckdb before it is
-called. Text of jsonb, and the bytes of a uuid, come as they are stored.
+A session keeps its DuckDB and what it has attached, so that a query over small tables takes a few
+milliseconds; of an index that was dropped and made anew it attaches to the new one.
+
+Does not: speak to the daemon, wait unless it is told to, let a query write, read files or Python's variables,
+need duckdb before the first query.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import Any
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from time import monotonic
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 
-from shm_arrangements.attach import attach, snapshot
-from shm_arrangements.errors import NotInstalled
+from clusterd.client.sql_result import SqlFailed, SqlResult
+from clusterd.client.sql_tables import tables_of
+from clusterd.client.stored import newest_of_shards, stored_view
+from clusterd.storage.shard import Shard
+from clusterd.storage.store import Store
+from controller_proto.errors import Refusal
+from shm_arrangements.attach import Attached, attach, snapshot, wait_all
+from shm_arrangements.errors import NotInstalled, PublicationClosed, WaitTimeout, WriterGone
+from shm_arrangements.types import ColumnType
+from shm_arrangements.view import ReadView
+from shm_arrangements.wait import SLICE_S
 
-__all__ = ["SqlFailed", "SqlResult", "run_sql"]
+__all__ = ["SqlSession", "SqlStopped"]
 
-
-class SqlFailed(Exception):
-    """DuckDB refused the query; its message says why and where."""
-
-
-class SqlResult:
-    """The rows of a query; `time` is that of all its tables, None without any."""
-
-    __slots__ = ("_table", "time")
-
-    def __init__(self, table: Any, time: int | None) -> None:
-        self._table = table
-        self.time = time
-
-    @property
-    def names(self) -> list[str]:
-        """Of the columns."""
-        return list(self._table.column_names)
-
-    def __len__(self) -> int:
-        return int(self._table.num_rows)
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        """Every row as a tuple of Python values; NULL is None."""
-        if not self._table.num_columns:
-            return []
-        return list(zip(*(column.to_pylist() for column in self._table.columns), strict=True))
-
-    def dicts(self) -> list[dict[str, Any]]:
-        """`rows()`, each as a dict by column name."""
-        return [dict(zip(self.names, row, strict=True)) for row in self.rows()]
-
-    def to_arrow(self) -> Any:
-        """A pyarrow.Table."""
-        return self._table
-
-    def to_pandas(self) -> Any:
-        """A pandas.DataFrame, as Arrow makes it. Raises: NotInstalled."""
-        try:
-            return self._table.to_pandas()
-        except ImportError as error:
-            hint = "pip install pandas, or use to_arrow()"
-            raise NotInstalled("pandas is not installed", library="pandas", hint=hint) from error
+_ID: Final = re.compile(r"[USTL][0-9]+", re.ASCII)
+_EXTENSIONS: Final = {ColumnType.UUID: "arrow.uuid", ColumnType.JSONB: "arrow.json"}
+_NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def run_sql(query: str, instance: str | None, at: int | None = None) -> SqlResult:
-    """Run one SELECT over what an instance (None: the only one alive) publishes, at `at` (None: the newest
-    time that all the indexes it names can be read at).
+class SqlStopped(Exception):
+    """The query was stopped by who asked for it."""
 
-    Raises: SqlFailed; NotInstalled without duckdb; PublicationClosed naming an index that is not there;
-    DataError as an index holds it; what else `shm_arrangements.snapshot` raises.
+
+class SqlSession:
+    """Queries of one replica. Not for use by two threads at once, but for `stop`.
+
+    instance: the token of its shared memory; None for the only one alive at each query. data_dir: where its
+    shards are; None: tables are indexes alone.
     """
-    try:
-        import duckdb
-    except ImportError as error:
-        hint = "pip install 'duckdb>=1.0'"
-        raise NotInstalled("duckdb, which runs SQL, is not installed", library="duckdb", hint=hint) from error
-    config: dict[str, Any] = {"enable_external_access": False, "python_enable_replacements": False}
-    time = at
-    with ExitStack() as stack:
-        database = stack.enter_context(duckdb.connect(":memory:", config=config))
+
+    def __init__(self, instance: str | None, data_dir: Path | str | None = None) -> None:
+        self._instance = instance
+        self._data_dir = data_dir
+        self._store: Store | None = None
+        self._attached: dict[str, Attached] = {}  # by what they were asked for as
+        self._database: Any = None
+        self._pid = 0
+        self._is_stopped = False
+
+    def tables(self, query: str) -> list[str]:
+        """The tables that a SELECT names. Raises: SqlFailed; NotInstalled."""
+        database = self._open()
+        [(told,)] = self._execute(lambda: database.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]))
+        parsed = msgspec.json.decode(told)
+        if parsed["error"]:
+            raise SqlFailed(parsed["error_message"])
+        if len(parsed["statements"]) != 1:
+            raise SqlFailed(f"write one SELECT, not {len(parsed['statements'])}")
+        return tables_of(parsed["statements"][0])
+
+    def run(
+        self,
+        query: str,
+        at: int | None = None,
+        *,
+        names: Mapping[str, str] = _NO_NAMES,
+        timeout_s: float | None = 0.0,
+    ) -> SqlResult:
+        """Run one SELECT at `at` (None: the newest time that all the tables it names can be read at).
+
+        names: what tables stand for: an id, or a name as it is published or a shard has it; in any letters.
+        timeout_s: how long to wait for `at` to be sealed, of indexes (None: as long as it takes).
+
+        Raises: SqlFailed; NotInstalled without duckdb; PublicationClosed naming a table that is not there;
+        WaitTimeout; SqlStopped; DataError as a table holds it; what else `shm_arrangements.snapshot` raises;
+        Refusal of a shard.
+        """
+        self._is_stopped = False
+        meant = {name.lower(): name for name in names}
+        tables: dict[str, tuple[str, str]] = {}
+        for name in self.tables(query):
+            if name.lower() in tables:
+                raise SqlFailed(
+                    f"tables {tables[name.lower()][0]!r} and {name!r} differ in case alone, to SQL not"
+                )
+            given = meant.get(name.lower())
+            tables[name.lower()] = name, name if given is None else names[given]
+        wanted = dict(tables.values())
+        known = set(self._attached)
         try:
-            names = _tables_of(database, query)
-            attached = [stack.enter_context(attach(name, instance)) for name in names]
-            if attached:
-                views = snapshot(attached, at)
-                time = views.at
-                for name, view in zip(names, views, strict=True):
-                    database.register(name, view.scan().to_arrow())
-            return SqlResult(database.sql(query).to_arrow_table(), time)
+            time, views = self._views(wanted, at, timeout_s)
+        except (PublicationClosed, WriterGone):
+            if known.isdisjoint(wanted.values()):
+                raise
+            self._let_go()  # dropped, or begun anew, since we attached
+            time, views = self._views(wanted, at, timeout_s)
+        return self._query(query, time, views)
+
+    def stop(self) -> None:
+        """Have the query that runs end in SqlStopped, soon. From any thread; without a query no effect."""
+        self._is_stopped = True
+        if self._database is not None:
+            self._database.interrupt()
+
+    def close(self) -> None:
+        """Let go of everything. A later query begins anew."""
+        self._let_go()
+        if self._database is not None and self._pid == os.getpid():
+            self._database.close()
+        if self._store is not None:
+            self._store.close()
+        self._database = self._store = None
+
+    def _open(self) -> Any:
+        if self._database is not None and self._pid == os.getpid():
+            return self._database
+        try:
+            import duckdb
+        except ImportError as error:
+            hint = "pip install 'duckdb>=1.0', which the extra `sql` names"
+            raise NotInstalled(
+                "duckdb, which runs SQL, is not installed", library="duckdb", hint=hint
+            ) from error
+        # A forked child leaves its parent's alone: the threads of it are not there.
+        config: dict[str, Any] = {"enable_external_access": False, "python_enable_replacements": False}
+        self._database = duckdb.connect(":memory:", config=config)
+        self._database.execute("SET TimeZone = 'UTC'")
+        self._pid = os.getpid()
+        return self._database
+
+    def _execute(self, do: Callable[[], Any]) -> Any:
+        """What DuckDB gives. Raises: SqlFailed, SqlStopped."""
+        import duckdb
+
+        try:
+            done = do()
+            return done.fetchall() if hasattr(done, "fetchall") else done
+        except duckdb.InterruptException as error:
+            raise SqlStopped("the query was stopped") from error
         except duckdb.Error as error:
             raise SqlFailed(str(error)) from error
 
+    def _query(self, query: str, time: int | None, views: Mapping[str, ReadView]) -> SqlResult:
+        database = self._open()
+        registered = []
+        try:
+            for name, view in views.items():
+                database.register(name, _arrow_of(name, view))
+                registered.append(name)
+            if self._is_stopped:
+                raise SqlStopped("the query was stopped")
+            return SqlResult(self._execute(lambda: database.sql(query).to_arrow_table()), time)
+        finally:
+            for name in registered:
+                database.unregister(name)
 
-def _tables_of(database: Any, query: str) -> list[str]:
-    """The tables that a query names, but for those that it makes itself (WITH). Raises: SqlFailed."""
-    [(told,)] = database.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
-    parsed = msgspec.json.decode(told)
-    if parsed["error"]:
-        raise SqlFailed(parsed["error_message"])
-    if len(parsed["statements"]) != 1:
-        raise SqlFailed(f"write one SELECT, not {len(parsed['statements'])}")
-    found: dict[str, None] = {}
-    made: set[str] = set()
-    stack: list[Any] = [parsed["statements"]]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, list):
-            stack += node
-        elif isinstance(node, dict):
-            if node.get("type") == "BASE_TABLE":
-                found[node["table_name"]] = None
-            made.update(each["key"].lower() for each in node.get("cte_map", {}).get("map", ()))
-            stack += node.values()
-    return sorted(name for name in found if name.lower() not in made)
+    def _views(
+        self, wanted: Mapping[str, str], at: int | None, timeout_s: float | None
+    ) -> tuple[int | None, dict[str, ReadView]]:
+        """A view of each table, and the one time that all are of."""
+        indexes: dict[str, Attached] = {}
+        shards: dict[str, Shard] = {}
+        for name, meant in wanted.items():
+            try:
+                indexes[name] = self._index(meant)
+            except PublicationClosed:
+                shard = self._shard(meant)
+                if shard is not None:
+                    shards[name] = shard
+                elif (id := _relation(meant)) is not None:
+                    indexes[name] = self._index(id)
+                else:
+                    raise
+        time = at
+        views: dict[str, ReadView] = {}
+        if indexes:
+            if at is not None and timeout_s != 0:
+                self._wait(indexes.values(), at, timeout_s)
+            taken = snapshot(list(indexes.values()), at)
+            if at is None and shards and newest_of_shards(shards.values()) < taken.at:
+                taken = snapshot(list(indexes.values()), newest_of_shards(shards.values()))
+            time = taken.at
+            views = dict(zip(indexes, taken, strict=True))
+        elif shards and at is None:
+            time = newest_of_shards(shards.values())
+        for name, shard in shards.items():
+            assert time is not None
+            views[name] = stored_view(shard, time)
+        return time, views
+
+    def _wait(self, indexes: Iterable[Attached], at: int, timeout_s: float | None) -> None:
+        """Until `at` is sealed. Raises: WaitTimeout, SqlStopped."""
+        deadline_s = None if timeout_s is None else monotonic() + timeout_s
+        waited = list(indexes)
+        while not self._is_stopped:
+            left_s = SLICE_S if deadline_s is None else deadline_s - monotonic()
+            try:
+                wait_all(waited, at, min(SLICE_S, max(0.0, left_s)))
+            except WaitTimeout as error:
+                if left_s <= SLICE_S and deadline_s is not None:
+                    error.facts["timeout_s"] = timeout_s
+                    raise
+            else:
+                return
+        raise SqlStopped("the query was stopped")
+
+    def _index(self, meant: str) -> Attached:
+        found = self._attached.get(meant)
+        if found is None:
+            id = meant.lower() if _ID.fullmatch(meant) else meant
+            found = self._attached[meant] = attach(id, self._instance)
+        return found
+
+    def _shard(self, name: str) -> Shard | None:
+        if self._data_dir is None:
+            return None
+        if self._store is None:
+            self._store = Store.open(self._data_dir, create=False)
+        with contextlib.suppress(Refusal):
+            return self._store.shard(name)
+        return None
+
+    def _let_go(self) -> None:
+        for each in self._attached.values():
+            each.close()
+        self._attached.clear()
+
+
+def _relation(name: str) -> str | None:
+    """The id of the relation of introspection that is called so."""
+    from clusterd.introspection.relations import IDS  # which few queries need
+
+    return IDS.get(name)
+
+
+def _arrow_of(name: str, view: ReadView) -> Any:
+    """Its rows as a pyarrow.RecordBatch; UUIDs and JSON say what they are. Raises: SqlFailed, DataError."""
+    specs = view.schema.columns
+    if not specs:
+        raise SqlFailed(f"{name} has no columns, and SQL has no such table")
+    batch = view.scan().to_arrow()
+    schema = batch.schema
+    for at, spec in enumerate(specs):
+        extension = _EXTENSIONS.get(spec.type) if isinstance(spec.type, ColumnType) else None
+        if extension is not None:
+            told = {"ARROW:extension:name": extension, "ARROW:extension:metadata": ""}
+            schema = schema.set(at, schema.field(at).with_metadata(told))
+    return batch if schema is batch.schema else type(batch).from_arrays(batch.columns, schema=schema)

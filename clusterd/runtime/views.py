@@ -13,12 +13,11 @@ Does not: decide who may write, watch shards (dataflows.py says when one has mov
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
 import msgspec
 
 from clusterd.convert import arrangement_schema
-from clusterd.dataflow.operator import BLOCK_ROWS
 from clusterd.events import ShardOutOfReach, emit
 from clusterd.operators.view_writer import ViewWriter
 from clusterd.runtime.effects import PageSeen
@@ -26,19 +25,15 @@ from clusterd.runtime.evaluate import Readable
 from clusterd.runtime.peeks import Key
 from clusterd.runtime.retries import Retries
 from clusterd.runtime.scans import Scan
+from clusterd.storage.collection import loading
 from clusterd.storage.shard import Shard
 from clusterd.storage.store import Store
 from controller_proto.command import Peek
-from controller_proto.dataflow import MAX_TIME, Export
+from controller_proto.dataflow import Export
 from controller_proto.errors import Refusal
 from controller_proto.response import PeekError, PeekResponse
-from shm_arrangements.batch import Batch
-from shm_arrangements.builder import HeapAllocator, building
-from shm_arrangements.description import Description
 from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow
-from shm_arrangements.frontier import Frontier
 from shm_arrangements.schema import ArrangementSchema
-from shm_arrangements.writer import ERRS_SCHEMA
 
 __all__ = ["StoredRows", "Views", "out_of_reach"]
 
@@ -54,7 +49,8 @@ class StoredRows:
     def scan(self, peek: Peek, time: int, served_by: str, evaluate: Callable[[Readable], Scan]) -> Scan:
         """Answer `peek` at `time`, before the shard's upper, as `evaluate` does from what is there."""
         try:
-            readable = yield from self._load(time)
+            halves = yield from loading(self._name, self._shard, self._schema, time)
+            readable = Readable.of(self._name, self._schema, *halves)
         except Refusal as refusal:
             error = PeekError(refusal.code, refusal.message, refusal.hint)
         except MultiplicityOverflow:
@@ -64,29 +60,6 @@ class StoredRows:
         else:
             return (yield from evaluate(readable))
         return msgspec.msgpack.encode(PeekResponse(peek.uuid, error, time, served_by))
-
-    def _load(self, time: int) -> Generator[None, None, Readable]:
-        end = Frontier.empty() if time == MAX_TIME else Frontier.at(time + 1)
-        with self._shard.briefly():
-            found = [
-                read(0, end, block_rows=BLOCK_ROWS) for read in (self._shard.read, self._shard.read_errors)
-            ]
-            since = self._shard.since
-        if not since.less_equal(time):
-            raise Refusal(
-                "below-since",
-                f"{self._name} cannot be read at {time}: the since of shard {self._shard.name!r} is {since}",
-                "read at a later time",
-            )
-        halves: list[list[Batch]] = []
-        description = Description(Frontier.minimum(), end, Frontier.minimum())
-        for blocks, schema in zip(found, (self._schema, ERRS_SCHEMA), strict=True):
-            batches: list[Batch] = []
-            for updates in blocks:
-                batches.append((yield from building(updates, schema, description, HeapAllocator())))
-                yield
-            halves.append(batches)
-        return Readable.of(self._name, self._schema, *halves)
 
 
 def out_of_reach(name: str, problem: OSError) -> PeekError:
@@ -199,8 +172,10 @@ class Views:
         due = [key for key in self._retries.due(self._clock()) if key in self._unseen]
         return [self.look(key, self._unseen[key]) for key in due]
 
-    def _failed(self, key: Key, shard: str, problem: Exception) -> None:
-        if self._retries.failed(key, self._clock()):
+    def _failed(self, key: Key, shard: str, problem: Exception) -> bool:
+        """Whether it could be reached when it was tried before."""
+        is_news = self._retries.failed(key, self._clock())
+        if is_news:
             emit(ShardOutOfReach(shard=shard, name=key[0], problem=str(problem)))
 
     def __contains__(self, key: Key) -> bool:
@@ -214,6 +189,7 @@ class Views:
     @property
     def count(self) -> int:
         return len(self._stored)
+        return is_news
 
     def close_all(self) -> None:
         for key in list(self._stored):

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from clusterd.__main__ import main
-from clusterd.client.sql import SqlFailed, run_sql
+from clusterd.client.sql import SqlSession
+from clusterd.client.sql_result import SqlFailed, SqlResult
 from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.errors import DataError, NotInstalled, NotSealed, PublicationClosed
 from shm_arrangements.frontier import Frontier
@@ -31,6 +32,14 @@ NO_ERRS = Updates.empty((TEXT,))
 def _index(held: Instance, id: str) -> IndexWriter:
     schema = ArrangementSchema(COLUMNS, (0,))
     return IndexWriter(SegmentAllocator(held.token, int(id[1:])), collection_id(id), 1, schema, 0)
+
+
+def run_sql(query: str, instance: str | None, at: int | None = None, **options: Any) -> SqlResult:
+    session = SqlSession(instance)
+    try:
+        return session.run(query, at, **options)
+    finally:
+        session.close()
 
 
 def _rows(*rows: tuple[tuple[str, int | None], int, int]) -> Updates:
@@ -126,8 +135,8 @@ def test_the_command_prints_a_table_csv_or_json(held: Instance) -> None:
     assert [done.exit_code for done in told.values()] == [0, 0, 0]
     assert told["csv"].stdout.splitlines() == ["name,kilos", "fig,1", "pear,", "pear,"]
     assert told["json"].stdout.splitlines()[:2] == [
-        '{"name":"fig","kilos":1}',
-        '{"name":"pear","kilos":null}',
+        '{"name": "fig", "kilos": 1}',
+        '{"name": "pear", "kilos": null}',
     ]
     assert "fig" in told["table"].stdout
     failed = CliRunner().invoke(main, ["sql", "SELECT * FROM u3", "--instance", held.token])

@@ -28,10 +28,12 @@ from clusterd.client.dataflows import Dataflows
 from clusterd.client.feed import Feed
 from clusterd.client.handle import Handle, standing_of
 from clusterd.client.operation import DEADLINE_S, Operation, Wait, Work
-from clusterd.client.peeks import PeekOptions
+from clusterd.client.peeks import Bounded, PeekOptions
 from clusterd.client.place import instance_of, open_store, place_of
 from clusterd.client.shards import Shards
-from clusterd.client.sql import SqlResult, run_sql
+from clusterd.client.sql import SqlSession
+from clusterd.client.sql_reads import Names, sql
+from clusterd.client.sql_result import SqlResult
 from clusterd.client.views import allow_writes, create_view
 from controller_proto import command
 from controller_proto.client_end import ClientEnd
@@ -50,6 +52,8 @@ __all__ = ["Client"]
 T = TypeVar("T")
 
 
+_STOP_AGAIN_S = 0.05
+
 class Client:
     """One session with a replica. For any number of tasks of the loop it was connected in."""
 
@@ -66,6 +70,9 @@ class Client:
         self._instance = instance
         self._closed = False
 
+        self._sql: SqlSession | None = None  # made by the first query
+        self._sql_turn = asyncio.Lock()
+        self._long = ThreadPoolExecutor(1, "clusterd-sql")  # no thread before the first query
     # -- the session
 
     @classmethod
@@ -128,6 +135,8 @@ class Client:
         pid = self._wire.peer_pid
         self._instance = await _in(self._files, lambda: instance_of(pid)) or self._instance
         await self.run(self.core.begin(end, uuid4().hex, timeout_s))
+        async with self._sql_turn:
+            await self._close_sql()
 
     async def close(self) -> None:
         """Leave. What was created runs on until another controller comes; tasks that wait are told
@@ -137,9 +146,19 @@ class Client:
         if not self._closed:
             self._closed = True
             await _in(self._files, self._shards.close)
+            if self._sql is not None:
+                self._sql.stop()
+            async with self._sql_turn:
+                await self._close_sql()
+            self._long.shutdown()
             self._files.shutdown()
 
     def __repr__(self) -> str:
+    async def _close_sql(self) -> None:
+        if self._sql is not None:
+            session, self._sql = self._sql, None
+            await _in(self._long, session.close)
+
         kind = "reader" if self.core.epoch is None else "controller"
         return f"Client({kind} at {self._address}, instance={self._instance}, data_dir={self._shards})"
 
@@ -166,6 +185,8 @@ class Client:
         self._wire.flush()
         if isinstance(step, Work):
             return await self._in_thread(step.do)
+            if step.stop is not None:
+                return await self._at_length(step.do, step.stop)
         if not step.ready():
             async with asyncio.timeout(step.timeout_s):
                 await self._wire.drain()
@@ -181,6 +202,19 @@ class Client:
         return await _in(self._files, do)
 
     def _require_open(self) -> None:
+    async def _at_length(self, do: Callable[[], T], stop: Callable[[], None]) -> T:
+        """What `do` returns. A task that is canceled stops it, and goes when it has ended."""
+        self._require_open()
+        running = asyncio.wrap_future(self._long.submit(do))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            while not running.done():
+                stop()  # again: it may have been about to begin
+                await asyncio.wait([running], timeout=_STOP_AGAIN_S)
+            running.exception()  # taken note of
+            raise
+
         if self._closed:
             raise LocalProtocolError("disconnected", "the client was closed", "connect another")
 
@@ -445,13 +479,28 @@ class Client:
         self.core.say(command.CancelPeek(0, uuid=uuid))
         await self._flush()
 
-    async def sql(self, query: str, *, at: int | None = None) -> SqlResult:
-        """One SELECT over the indexes of this replica, by their ids, in this machine's shared memory, all at
-        one time; sql.py says how. at: by default the newest that all have sealed. Does not wait.
+    async def sql(
+        self,
+        query: str,
+        *,
+        at: int | Literal["latest", "strict"] | Bounded | None = "latest",
+        names: Names | None = None,
+        timeout_s: float | None = DEADLINE_S,
+    ) -> SqlResult:
+        """One SELECT over the indexes of this replica in this machine's shared memory, by their ids, and over
+        its shards and views, all at one time; sql.py says how. at: as `peek` takes it, for all of them.
+        names: what tables stand for, beside that: `{"fruit": index}`. timeout_s: for what `at` waits for.
 
-        Raises SqlFailed as DuckDB says; NotInstalled without duckdb; DataError, NotSealed, ..
+        Raises SqlFailed as DuckDB says; NotInstalled without duckdb; TooStale; TimeoutError; DataError,
+        NotReadable, ..
+
+        Queries of one client run one after the other; one whose task is canceled is stopped.
         """
-        return await self._in_thread(lambda: run_sql(query, self._instance, at))
+        self._require_open()
+        async with self._sql_turn:
+            if self._sql is None:
+                self._sql = SqlSession(self._instance, self._shards.location)
+            return await self.run(sql(self.core, self.dataflows, self._sql, query, at, names, timeout_s))
 
     def attach(self, index: Handle) -> Attached:
         """The index in this machine's shared memory; reads from it make no call into the daemon."""
