@@ -98,8 +98,8 @@ _ALL = (
     ),
     # A worker holds the answer in columns while it is put in order and stashed.
     Setting("max_result_bytes", "u64", 256 << 20, "bytes", "largest answer of a peek"),
-    # To make a message of 2 MiB takes some 40 ms, in which nobody else has a turn.
-    Setting("stash_result_bytes", "u64", 2 << 20, "bytes", "an answer beyond it is told in parts"),
+    # To make a message of 256 KiB takes some 4 ms, in which nobody else has a turn.
+    Setting("stash_result_bytes", "u64", 256 << 10, "bytes", "an answer beyond it is told in parts"),
     Setting("wait_limit", "duration", 0.0, "seconds", "longest that a peek is parked; 0 is no limit"),
     Setting("max_peeks_in_flight", "u64", 10_000, "peeks", "unanswered peeks of a session, parked ones too"),
     # A worker plans and looks up in one go, while others wait: 20,000 terms took it 2.7 s.

@@ -58,7 +58,8 @@ __all__ = ["WorkerLoop", "run_worker"]
 _IN, _OUT = select.POLLIN, select.POLLOUT
 _FRAMES_A_FLUSH = 16  # answers to a burst go out in parts, so the first need not wait for the last
 _MERGE_FUEL = 1 << 17  # updates a turn of merging that nobody waits for: some 10 ms
-_SCAN_S = 0.002  # of a turn of the interactive runtime: what a read by key may wait for a scan's piece
+_READ_CHUNK_S = 0.004  # a turn of the interactive runtime: what a read by key may wait for others' work
+_READ_MERGE_FUEL = 1 << 15  # of it too
 _SCAN_PIECE_ROWS = 1 << 15
 _SCAN_PAUSE_BYTES = 1 << 20  # of answers in the pipe's queue, which a read by key has to wait behind
 
@@ -78,12 +79,14 @@ class WorkerLoop:
         self.core = RuntimeCore(policy, WorkerPorts(store))
         self.owned = OwnedIndexes(spec.instance, spec.index + 1 if is_interactive else 0)
         self.published = PublishedIndexes(spec.instance) if is_interactive else None
+        chunk_s = min(config.chunk_s, _READ_CHUNK_S) if is_interactive else config.chunk_s
         self.dataflows = Dataflows(
-            self.owned, self.published, store, chunk_s=config.chunk_s, clock=time.perf_counter
+            self.owned, self.published, store, chunk_s=chunk_s, clock=time.perf_counter
         )
-        self._chunk_s = config.chunk_s
-        self._scan_s = _SCAN_S if is_interactive else config.chunk_s / 2
-        self._view_s = config.chunk_s / 4
+        self._chunk_s = chunk_s
+        self._scan_s = chunk_s / 2
+        self._view_s = chunk_s / 4
+        self._merge_fuel = _READ_MERGE_FUEL if is_interactive else _MERGE_FUEL
         self._validate = spec.config.validate
         self._scans = Scans()
         self._stashes = Stashes(None if store is None else store.data_dir)
@@ -243,7 +246,7 @@ class WorkerLoop:
             for done in self.dataflows.step(budget_s):
                 self.feed(done)
         elif self.owned.can_merge and not self._scans.has_turn:
-            self.owned.merge(_MERGE_FUEL)
+            self.owned.merge(self._merge_fuel)
         for seen in self.dataflows.look_again():
             self.feed(seen)
         self._reclaim()

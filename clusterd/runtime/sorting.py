@@ -25,7 +25,8 @@ __all__ = ["Rows", "joined", "sort_rows", "sorted_parts"]
 Ints = NDArray[np.int64]
 Rows = tuple[tuple[Column, ...], Ints]  # columns, and counts (n,) int64
 
-_PIECE_ROWS = 1 << 15  # some 10 ms
+_PIECE_ROWS = 1 << 13  # some 2 ms: what a read by key waits for where it shares a worker with a scan
+_PIECES = 128  # beyond a million rows pieces grow instead: a bucket takes a run of each
 _SAMPLES = 16  # of rows for one splitter: a bucket is seldom twice the size that it should have
 
 
@@ -35,13 +36,15 @@ def sorted_parts(
     *,
     merge: bool = False,
     wanted: int | None = None,
-    piece_rows: int = _PIECE_ROWS,
+    piece_rows: int = 0,
 ) -> Generator[None, None, list[Rows]]:
     """The rows of `parts`, at least one, sorted as `sort_rows` does, cut into parts that follow each other.
 
     merge: equal rows become one, their counts added. wanted: positions, counting multiplicity, of which no
-    more than these are needed from the front; there may be more. Raises: MultiplicityOverflow.
+    more than these are needed from the front; there may be more. piece_rows: 0 is as many as suit the rows.
+    Raises: MultiplicityOverflow.
     """
+    piece_rows = piece_rows or max(_PIECE_ROWS, sum(len(counts) for _, counts in parts) // _PIECES)
     pieces = [piece for part in parts for piece in _sliced(part, piece_rows)]
     if len(pieces) < 2:
         return [_sorted(pieces[0] if pieces else parts[0], order, merge=merge)]
