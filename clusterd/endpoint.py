@@ -145,10 +145,10 @@ class Endpoint:
             if self._worker_masks[worker] == IN and not self._workers[worker].held:
                 for look in self._mux.take_notices(worker):
                     self._queue_worker(worker, self._encode(look))
-        session = self._mux.session_with_frontiers
+        session = self._mux.session_with_news
         if session is not None and self._clients.has_room(session):
-            for frontiers in self._mux.take_frontiers():
-                self._clients.queue(self._clients.by_session[session], encode_message(frontiers))
+            for news in self._mux.take_news():
+                self._clients.queue(self._clients.by_session[session], encode_message(news))
         for session in self._mux.sessions_to_fetch:
             if self._clients.has_room(session):
                 for effect in self._mux.fetch(session):

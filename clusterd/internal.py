@@ -15,11 +15,12 @@ import msgspec
 from controller_proto.command import Command
 from controller_proto.dataflow import Export, WireFrontier
 from controller_proto.ids import GlobalId
+from controller_proto.response import Status
 
 __all__ = [
     "Answer", "Applied", "AppliedBy", "Cut", "Declare", "Fetch", "FromWorker", "FrontierReport", "Hook",
-    "Look", "LookAck", "Part", "Ready", "Refusal", "Run", "SessionEnd", "SessionStart", "Stashed", "Stop",
-    "SyncDone", "Telling", "ToWorker", "Undeclare",
+    "Look", "LookAck", "Part", "Ready", "Refusal", "Run", "SessionEnd", "SessionStart", "Stashed",
+    "StatusReport", "Stop", "SyncDone", "Telling", "ToWorker", "Undeclare",
 ]  # fmt: skip
 
 
@@ -174,6 +175,18 @@ class FrontierReport(msgspec.Struct, frozen=True, tag="frontier-report"):
     output: WireFrontier | None = None
 
 
+class StatusReport(msgspec.Struct, frozen=True, tag="status-report"):
+    """An own collection is in another state, or further in it."""
+
+    session: int
+    incarnation: int
+    status: Status
+
+    @property
+    def id(self) -> GlobalId:
+        return self.status.id
+
+
 class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
     """The command `seq` of `session` had no effect."""
 
@@ -199,4 +212,7 @@ class Applied(msgspec.Struct, frozen=True, tag="applied"):
     frontier: WireFrontier
 
 
-FromWorker = Ready | Answer | Stashed | Part | Telling | FrontierReport | Refusal | SyncDone | Look | Applied
+FromWorker = (
+    Ready | Answer | Stashed | Part | Telling | FrontierReport | StatusReport | Refusal | SyncDone | Look
+    | Applied
+)  # fmt: skip

@@ -1,10 +1,12 @@
 """Responses, replica to controller. One frozen Struct each; `t` is the tag on the wire.
 
-`Refused`, `Synced`, `Closing` are about the conversation; `Frontiers`, `PeekPart`, `PeekResponse`,
+`Refused`, `Synced`, `Closing` are about the conversation; `Frontiers`, `Status`, `PeekPart`, `PeekResponse`,
 `SubscribeResponse` and `CopyToResponse` about collections.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import msgspec
 
@@ -13,9 +15,9 @@ from controller_proto.ids import GlobalId
 from controller_proto.schema import U64, Scalar, freeze
 
 __all__ = [
-    "Closing", "Copied", "CopyError", "CopyToResponse", "DroppedAt", "Frontiers", "PeekCanceled",
-    "PeekError", "PeekPart", "PeekResponse", "PeekResult", "PeekRows", "Refused", "Response",
-    "SubscribeBatch", "SubscribeError", "SubscribeResponse", "SubscribeUpdates", "Synced",
+    "STATES", "Closing", "Copied", "CopyError", "CopyToResponse", "DroppedAt", "Frontiers", "PeekCanceled",
+    "PeekError", "PeekPart", "PeekResponse", "PeekResult", "PeekRows", "Refused", "Response", "State",
+    "Status", "SubscribeBatch", "SubscribeError", "SubscribeResponse", "SubscribeUpdates", "Synced",
 ]  # fmt: skip
 
 
@@ -49,6 +51,29 @@ class Frontiers(msgspec.Struct, frozen=True, tag="frontiers", tag_field="t"):
     write: WireFrontier | None = None
     input: WireFrontier | None = None
     output: WireFrontier | None = None
+
+
+State = Literal["created", "scheduled", "hydrating", "hydrated", "stalled", "errored"]
+STATES: tuple[State, ...] = ("created", "scheduled", "hydrating", "hydrated", "stalled", "errored")
+
+
+class Status(msgspec.Struct, frozen=True, tag="status", tag_field="t"):
+    """How far collection `id` is on its way to `as_of`; told for people, nothing may depend on it.
+
+    runtime: `maintenance`, `interactive` or `solo`. rows_done: updates of its shards that its first round has
+    read, of the `rows_expected` that were there when it began (0: not known). since: microseconds since 1970
+    from which on it is in this state. code, message, hint: why it is `stalled` or `errored`.
+    """
+
+    id: GlobalId
+    status: State
+    runtime: str
+    rows_done: U64 = 0
+    rows_expected: U64 = 0
+    since: U64 = 0
+    code: str = ""
+    message: str = ""
+    hint: str = ""
 
 
 class PeekRows(msgspec.Struct, frozen=True, tag="rows", tag_field="k"):
@@ -178,5 +203,6 @@ class CopyToResponse(msgspec.Struct, frozen=True, tag="copy-to", tag_field="t"):
 
 
 Response = (
-    Refused | Synced | Closing | Frontiers | PeekPart | PeekResponse | SubscribeResponse | CopyToResponse
-)
+    Refused | Synced | Closing | Frontiers | Status | PeekPart | PeekResponse | SubscribeResponse
+    | CopyToResponse
+)  # fmt: skip

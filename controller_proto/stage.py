@@ -35,6 +35,7 @@ from controller_proto.response import (
     PeekResponse,
     Refused,
     Response,
+    Status,
     SubscribeResponse,
     Synced,
 )
@@ -90,8 +91,8 @@ _NEWS = frozenset({Synced, PeekPart, PeekResponse, SubscribeResponse})
 RESPONSES: dict[Stage, frozenset[type]] = {
     Stage.CONNECTED: _ALWAYS,
     Stage.CREATION: _ALWAYS,
-    Stage.INITIALISATION: _ALWAYS | _NEWS | {Frontiers, CopyToResponse},
-    Stage.COMPUTATION: _ALWAYS | _NEWS | {Frontiers, CopyToResponse},
+    Stage.INITIALISATION: _ALWAYS | _NEWS | {Frontiers, Status, CopyToResponse},
+    Stage.COMPUTATION: _ALWAYS | _NEWS | {Frontiers, Status, CopyToResponse},
     Stage.READER: _ALWAYS | _NEWS,
     Stage.CLOSED: frozenset(),
 }

@@ -50,6 +50,7 @@ class Core:
         self.asked: dict[str, Asked] = {}  # peeks not awaited to their end, by uuid
         self._history = History()
         self._frontiers: dict[GlobalId, response.Frontiers] = {}
+        self.statuses: dict[GlobalId, response.Status] = {}  # as last heard
         self._answers: dict[str, response.PeekResponse] = {}
         self._judging: dict[int, response.Refused | None] = {}  # by seq; commands whose refusal is awaited
         self._synced = 0
@@ -64,6 +65,8 @@ class Core:
         LocalProtocolError.
         """
         seq = self.end.say(said)
+        if isinstance(said, command.AllowCompaction) and not said.frontier:
+            self.statuses.pop(said.id, None)
         self._history.sent(msgspec.structs.replace(said, seq=seq))
         if judged:
             self._judging[seq] = None
@@ -166,6 +169,9 @@ class Core:
             case response.Frontiers():
                 self._note(said)
                 return "frontier", said.id
+            case response.Status():
+                self.statuses[said.id] = said
+                return "status", said.id
             case response.PeekResponse():
                 return self._answered(said)
             case response.SubscribeResponse():
@@ -222,6 +228,7 @@ class Core:
             self._history.sent(command.AllowCompaction(0, feed.export.id, ()))
         self._feeds.clear()
         self._frontiers.clear()
+        self.statuses.clear()
         self._judging.clear()
         if self.epoch is not None:
             self.epoch += 1

@@ -1,56 +1,16 @@
-"""Index: a maintained collection, as a user of the blocking client holds it. Every call goes through its
-Client.
-"""
+"""Index: a maintained collection, as a user of the blocking client holds it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Unpack
-
-from clusterd.client.answer import Answer
-from clusterd.client.handle import Handle, Standing
-from clusterd.client.operation import DEADLINE_S
-from clusterd.client.peeks import PeekOptions
-from controller_proto.dataflow import WireFrontier
+from clusterd.client.held import Held
 from shm_arrangements.attach import Attached
-
-if TYPE_CHECKING:
-    from clusterd.client.session import Client
 
 __all__ = ["Index"]
 
 
-class Index(Handle):
+class Index(Held):
     """A maintained collection, readable by key. `schema` is that of its rows, `key` positions in it."""
-
-    def __init__(self, client: Client, standing: Standing) -> None:
-        super().__init__(standing)
-        self._client = client
-
-    @property
-    def frontier(self) -> WireFrontier | None:
-        """First time not sealed, as last heard; None before the first report, `()` when closed."""
-        return self._client.frontier(self.id)
-
-    def wait(self, time: int, timeout_s: float | None = DEADLINE_S) -> None:
-        """Wait until everything at `time` is there. Raises TimeoutError."""
-        self._client.wait_frontier(self.id, time + 1, timeout_s)
-
-    def peek(self, *, timeout_s: float | None = DEADLINE_S, **options: Unpack[PeekOptions]) -> Answer:
-        """As `Client.peek`."""
-        return self._client.peek(self, timeout_s=timeout_s, **options)
-
-    def count(self, at: int | Literal["latest"] | None = "latest") -> int:
-        """How many rows there are at `at`, as `peek` takes it."""
-        return self.peek(at=at).total
 
     def attach(self) -> Attached:
         """The index in shared memory, for reads that make no call into the daemon."""
         return self._client.attach(self)
-
-    def allow_compaction(self, since: int) -> None:
-        """Promise not to read before `since` any more."""
-        self._client.allow_compaction(self, since)
-
-    def drop(self) -> None:
-        """End it; what waits for it is answered `dropped`."""
-        self._client.drop(self)

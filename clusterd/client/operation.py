@@ -20,8 +20,8 @@ T = TypeVar("T")
 DEADLINE_S = 60.0  # for answers; a peek of a time that nobody seals waits for ever otherwise
 
 Topic: TypeAlias = tuple[str, str]
-"""What a response is about: (`peek`, uuid), (`frontier`, id), (`subscription`, id), (`copy`, id),
-(`judged`, ``)."""
+"""What a response is about: (`peek`, uuid), (`frontier`, id), (`status`, id), (`subscription`, id),
+(`copy`, id), (`judged`, ``)."""
 
 
 class Wait(NamedTuple):

@@ -19,7 +19,7 @@ from clusterd.client.values import key_rows
 from controller_proto import command, response
 from controller_proto.command import MAX_WAIT_S
 from controller_proto.dataflow import WireFrontier
-from controller_proto.errors import Disconnected, LocalProtocolError
+from controller_proto.errors import Disconnected, LocalProtocolError, Refusal
 from controller_proto.expr import Expr
 from controller_proto.ids import GlobalId
 from controller_proto.parse_expr import parse_expr
@@ -151,6 +151,26 @@ def wait_frontier(core: Core, id: GlobalId, time: int, timeout_s: float | None) 
         yield Wait(("frontier", id), reached, timeout_s)
     except TimeoutError:
         raise TimeoutError(_late(core, id, max(0, time - 1), timeout_s)) from None
+
+
+def wait_hydrated(core: Core, id: GlobalId, timeout_s: float | None) -> Operation[response.Status]:
+    """Wait until `id` is hydrated. Raises Refusal if it is errored; TimeoutError."""
+
+    def settled() -> bool:
+        found = core.statuses.get(id)
+        return found is not None and found.status in ("hydrated", "errored")
+
+    try:
+        yield Wait(("status", id), settled, timeout_s)
+    except TimeoutError:
+        found = core.statuses.get(id)
+        state = "nothing was heard of it" if found is None else f"it is {found.status}"
+        why = f": {found.code}: {found.message}" if found is not None and found.code else ""
+        raise TimeoutError(f"{id} is not hydrated after {timeout_s:g} s: {state}{why}") from None
+    found = core.statuses[id]
+    if found.status == "errored":
+        raise Refusal(found.code, found.message, found.hint)
+    return found
 
 
 def _late(core: Core, id: GlobalId, at: int | None, timeout_s: float | None, since: int = 0) -> str:

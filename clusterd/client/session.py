@@ -40,6 +40,7 @@ from controller_proto.dataflow import WireFrontier
 from controller_proto.errors import Disconnected
 from controller_proto.ids import GlobalId
 from controller_proto.plan import Get, Plan
+from controller_proto.response import Status
 from controller_proto.schema import Schema
 from shm_arrangements.attach import Attached, attach
 
@@ -68,8 +69,8 @@ class Client:
         self._address = address
         self._instance = instance
         self._shards = Shards(store)
-        self.core = Core(wire.end, epoch)
         self._sql: SqlSession | None = None  # made by the first query
+        self.core = Core(wire.end, epoch)
         self.dataflows = Dataflows(self.core, self._shards)
 
     # -- the session
@@ -127,20 +128,20 @@ class Client:
         self._wire.close()
         self._wire = WireClient.connect(self._address, timeout_s=timeout_s)
         self._instance = instance_of(self._wire.peer_pid) or self._instance  # it may have started anew
-        self.run(self.core.begin(self._wire.end, uuid4().hex, timeout_s))
         self._close_sql()
+        self.run(self.core.begin(self._wire.end, uuid4().hex, timeout_s))
 
     def close(self) -> None:
         """Leave. What was created runs on until another controller comes."""
         self._wire.close()
         self._shards.close()
-
         self._close_sql()
 
     def _close_sql(self) -> None:
         if self._sql is not None:
             self._sql.close()
             self._sql = None
+
     def __enter__(self) -> Client:
         return self
 
@@ -394,6 +395,19 @@ class Client:
         """The write frontier last reported: `(t,)`, `()` when closed, None before the first report."""
         self.pump()
         return self.core.frontier(id)
+
+    def status(self, id: GlobalId) -> Status | None:
+        """How far `id` is on its way to its `as_of`, as last heard: `created`, `scheduled`, `hydrating`,
+        `hydrated`, `stalled` or `errored`. None before that, and of what another session created.
+        """
+        self.pump()
+        return self.core.statuses.get(id)
+
+    def wait_hydrated(self, id: GlobalId, timeout_s: float | None = DEADLINE_S) -> Status:
+        """Wait until all of `id` at its `as_of` is computed. Raises Refusal, as its status says, if it ended in
+        an error; TimeoutError with the status it is in.
+        """
+        return self.run(peeks.wait_hydrated(self.core, id, timeout_s))
 
     def wait_frontier(self, id: GlobalId, time: int, timeout_s: float | None = DEADLINE_S) -> None:
         """Wait until the write frontier of `id` is at or beyond `time`. Raises TimeoutError."""

@@ -226,17 +226,31 @@ class Graph:
             node.outputs.clear()
             node.incoming.clear()
 
+    @property
+    def history(self) -> History:
+        """When rounds were. Not to be changed."""
+        return self._history
+
+    @property
+    def working(self) -> int | None:
+        """The node whose turn it is; None between rounds."""
+        return self._working if self._running else None
+
     def progress(self) -> Progress | None:
         """How far the round is that runs, None between rounds. Costs a look at each source."""
         if not self._running:
             return None
-        read = [node for node in self._nodes if node.source is not None and node.outputs]
-        return Progress(
-            self._working,
-            self._nodes[self._working].name,
-            sum(node.rows_out - node.rows_before for node in read),
-            sum(node.work.statistics().expected_rows for node in read),
-        )
+        expected = sum(node.work.statistics().expected_rows for node in self._read)
+        return Progress(self._working, self._nodes[self._working].name, self.rows_read, expected)
+
+    @property
+    def rows_read(self) -> int:
+        """Updates that came from the sources that are read as streams, in the round that runs or ran last."""
+        return sum(node.rows_out - node.rows_before for node in self._read)
+
+    @property
+    def _read(self) -> list[_Node]:
+        return [node for node in self._nodes if node.source is not None and node.outputs]
 
     def statistics(self) -> tuple[NodeStatistics, ...]:
         return tuple(

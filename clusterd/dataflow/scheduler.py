@@ -122,6 +122,10 @@ class Scheduler:
         """How far its round is; None if none runs."""
         return self._dataflows[dataflow].graph.progress()
 
+    def rows_read(self, dataflow: Hashable) -> int:
+        """Updates that came from its sources, in the round that runs or ran last."""
+        return self._dataflows[dataflow].graph.rows_read
+
     @property
     def has_work(self) -> bool:
         return bool(self._fresh or self._long or len(self._sequence))

@@ -17,7 +17,7 @@ from clusterd.driver.state import OK, Run
 from controller_proto import command as c
 from controller_proto.errors import Disconnected, LocalProtocolError, Refusal
 from controller_proto.framing import encode_frame
-from controller_proto.response import Closing, Frontiers, PeekResponse, Refused, Response, Synced
+from controller_proto.response import Closing, Frontiers, PeekResponse, Refused, Response, Status, Synced
 from controller_proto.script import Words
 from controller_proto.suggest import not_called
 
@@ -82,7 +82,7 @@ def send_raw(run: Run, words: Words, body: Sequence[str]) -> list[str]:
             session.do(c.Sync(seq + 1), wait_s)
     except (Disconnected, TimeoutError, Refusal):
         pass
-    output = [_raw(r) for r in session.arrived[start:] if not isinstance(r, Frontiers | Synced)]
+    output = [_raw(r) for r in session.arrived[start:] if not isinstance(r, Frontiers | Status | Synced)]
     session.take_violations()
     if session.over is not None:
         output.append("closed")

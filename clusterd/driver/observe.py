@@ -13,7 +13,7 @@ from clusterd.driver.state import OK, Run, frontier_text
 from controller_proto.dataflow import WireFrontier
 from controller_proto.errors import LocalProtocolError
 from controller_proto.ids import parse_id
-from controller_proto.response import CopyError, Frontiers, SubscribeResponse
+from controller_proto.response import STATES, CopyError, Frontiers, SubscribeResponse
 from controller_proto.script import Words
 
 __all__ = ["DIRECTIVES"]
@@ -36,6 +36,23 @@ def await_frontier(run: Run, words: Words, body: Sequence[str]) -> list[str]:
         if not allowed:
             raise
         return ["timeout"]
+    return OK
+
+
+def status(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    """`hydrated rows=3/3`; behind it why, of what is stalled or errored."""
+    id, session = parse_id(words.one("id")), run.session
+    session.listen(0)
+    said = session.statuses.get(id)
+    if said is None:
+        return ["?"]
+    why = f" {said.code}: {said.message}" if said.code else ""
+    return [f"{said.status} rows={said.rows_done}/{said.rows_expected}{why}"]
+
+
+def await_status(run: Run, words: Words, body: Sequence[str]) -> list[str]:
+    id, wanted, statuses = parse_id(words.one("id")), words.one("status"), run.session.statuses
+    run.session.wait(lambda: id in statuses and statuses[id].status == wanted, run.wait_s(words))
     return OK
 
 
@@ -162,6 +179,12 @@ DIRECTIVES: Mapping[str, Directive] = {
     "await-copy": Directive(
         await_copy, "id= [timeout-secs=]", "Waits until a copy is answered; how many rows it wrote."
     ),
+    "await-status": Directive(
+        await_status,
+        f"id= status={'|'.join(STATES)} [timeout-secs=]",
+        "Waits until that is the status last reported.",
+    ),
+    "status": Directive(status, "id=", "The status as last reported, and rows read; ? if there is none."),
     "frontiers": Directive(frontiers, "id=", "The frontiers as last reported; ? if one was not yet."),
     "published": Directive(published, "id= [fields=]", "What its page in shared memory says."),
     "await-published": Directive(

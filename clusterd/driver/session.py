@@ -33,6 +33,7 @@ from controller_proto.response import (
     PeekRows,
     Refused,
     Response,
+    Status,
     SubscribeResponse,
     Synced,
 )
@@ -52,6 +53,7 @@ class Session:
         self.interrupts = interrupts
         self.frontiers: dict[GlobalId, dict[str, WireFrontier]] = {}
         self.as_of: dict[GlobalId, int] = {}
+        self.statuses: dict[GlobalId, Status] = {}
         self.answers: dict[str, PeekResponse] = {}
         self.streams: dict[GlobalId, Stream] = {}
         self.copies: dict[GlobalId, Copied | CopyError] = {}
@@ -163,6 +165,8 @@ class Session:
         match response:
             case Frontiers():
                 self._take_frontiers(response)
+            case Status():
+                self._take_status(response)
             case PeekResponse():
                 self._take_answer(response)
             case SubscribeResponse(id):
@@ -207,6 +211,13 @@ class Session:
             elif not old or (new and new[0] < old[0]):
                 self.violations.append(f"{said} after {list(old)}")
             known[kind] = new
+
+    def _take_status(self, said: Status) -> None:
+        if said.id not in self.as_of:
+            self.violations.append(f"a status of {said.id}, which was not created")
+        if bool(said.code) != (said.status in ("stalled", "errored")):
+            self.violations.append(f"{said.id} is {said.status} with code {said.code!r}")
+        self.statuses[said.id] = said
 
     def _take_answer(self, answer: PeekResponse) -> None:
         asked = self._peeks.get(answer.uuid)

@@ -54,7 +54,7 @@ from controller_proto.command import (
 )
 from controller_proto.dataflow import Export
 from controller_proto.errors import Refusal
-from controller_proto.response import Frontiers, Refused
+from controller_proto.response import Frontiers, Refused, Status
 
 __all__ = ["Multiplexer", "MuxStatistics"]
 
@@ -78,7 +78,7 @@ class MuxStatistics(msgspec.Struct, frozen=True):
 
 
 class Multiplexer:
-    """The way in is `handle`; the shell pulls `take_notices`, `take_frontiers` and `fetch`."""
+    """The way in is `handle`; the shell pulls `take_notices`, `take_news` and `fetch`."""
 
     def __init__(
         self,
@@ -121,6 +121,7 @@ class Multiplexer:
             internal.Part: self._peeks.on_part,
             internal.Telling: self._reports.on_telling,
             internal.FrontierReport: self._reports.on_frontiers,
+            internal.StatusReport: self._reports.on_status,
             internal.Look: self._reports.on_look,
             internal.Applied: self._reports.on_applied,
             internal.Refusal: self._dataflows.on_refusal,
@@ -159,13 +160,15 @@ class Multiplexer:
         return [internal.Look(*key) for key in self._state.boards[worker].take()]
 
     @property
-    def session_with_frontiers(self) -> int | None:
-        """The session for which `take_frontiers` has something."""
-        return self._reports.session_with_frontiers
+    def session_with_news(self) -> int | None:
+        """The session for which `take_news` has something."""
+        return self._reports.session_with_news
 
-    def take_frontiers(self) -> list[Frontiers]:
-        """The newest frontiers of each id that the controller has not been told. Call when it has room."""
-        return self._reports.take_frontiers()
+    def take_news(self) -> list[Frontiers | Status]:
+        """The newest status and frontiers of each id that the controller has not been told. Call when it has
+        room.
+        """
+        return self._reports.take_news()
 
     @property
     def sessions_to_fetch(self) -> list[int]:

@@ -1,8 +1,8 @@
 """What workers report of collections: frontiers, notices, applied compactions, and what is told to a session.
 
-A collection's frontiers are passed on only from its owner, and only upwards; they are kept newest per id
-until the client has room (`take_frontiers`). A message that names another incarnation, or comes of another
-session or worker than the collection has, is dropped (R9).
+A collection's frontiers are passed on only from its owner, and only upwards; they, and its status, are kept
+newest per id until the client has room (`take_news`). A message that names another incarnation, or comes of
+another session or worker than the collection has, is dropped (R9).
 
 Does not: hold back what a subscription tells (the endpoint does, and says `Unread`).
 """
@@ -17,7 +17,7 @@ from clusterd.multiplexer.sessions import Session
 from clusterd.multiplexer.state import State
 from controller_proto.dataflow import TOLD_KINDS
 from controller_proto.ids import GlobalId
-from controller_proto.response import DroppedAt, Frontiers, SubscribeResponse
+from controller_proto.response import DroppedAt, Frontiers, Status, SubscribeResponse
 
 __all__ = ["Reports"]
 
@@ -53,7 +53,9 @@ class Reports:
                     waiting[kind] = frontier
         return []
 
-    def _reported(self, worker: int, report: internal.FrontierReport) -> tuple[Catalog, Collection] | None:
+    def _reported(
+        self, worker: int, report: internal.FrontierReport | internal.StatusReport
+    ) -> tuple[Catalog, Collection] | None:
         controller = self._state.controller
         for catalog in self._state.catalogs():
             if (
@@ -67,20 +69,31 @@ class Reports:
                 return catalog, entry
         return None
 
-    @property
-    def session_with_frontiers(self) -> int | None:
-        """The session for which `take_frontiers` has something."""
+    def on_status(self, worker: int, report: internal.StatusReport) -> Effects:
+        found = self._reported(worker, report)
         controller = self._state.controller
-        return controller.number if controller is not None and controller.frontiers else None
+        if found is not None and controller is not None and found[0] is controller.catalog:
+            controller.statuses[found[1]] = report.status
+        return []
 
-    def take_frontiers(self) -> list[Frontiers]:
-        """The newest frontiers of each id that the controller has not been told."""
+    @property
+    def session_with_news(self) -> int | None:
+        """The session for which `take_news` has something."""
+        controller = self._state.controller
+        if controller is None or not (controller.frontiers or controller.statuses):
+            return None
+        return controller.number
+
+    def take_news(self) -> list[Frontiers | Status]:
+        """The newest of each id that the controller has not been told; who hears a frontier has heard before
+        what it came of.
+        """
         controller = self._state.controller
         if controller is None:
             return []
-        pending = controller.frontiers
-        controller.frontiers = {}
-        return [Frontiers(entry.id, *news) for entry, news in pending.items()]
+        statuses, controller.statuses = controller.statuses, {}
+        pending, controller.frontiers = controller.frontiers, {}
+        return [*statuses.values(), *(Frontiers(entry.id, *news) for entry, news in pending.items())]
 
     # -- between workers
 

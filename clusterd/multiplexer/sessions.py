@@ -18,7 +18,7 @@ from clusterd.multiplexer.declared import Catalog, Collection
 from clusterd.multiplexer.events import Reply
 from controller_proto.command import PROTOCOL_VERSION, Command, Hello
 from controller_proto.errors import Refusal
-from controller_proto.response import Refused, Synced
+from controller_proto.response import Refused, Status, Synced
 from controller_proto.stage import StageMachine
 from shm_arrangements.errors import InvariantViolation
 
@@ -40,7 +40,7 @@ class Pending:
 
 
 class Session:
-    """One client connection. `frontiers`: newest of each collection, not yet taken by the client.
+    """One client connection. `frontiers`, `statuses`: newest of each collection, not yet taken by the client.
 
     stashed: peeks whose answers wait at their workers, the next to fetch a part of first; `fetching`: the one
     of which a part is under way.
@@ -49,7 +49,7 @@ class Session:
 
     __slots__ = (
         "_syncs", "catalog", "config", "fetching", "frontiers", "machine", "number", "peeks", "stashed",
-        "subscriptions", "unvalidated",
+        "statuses", "subscriptions", "unvalidated",
     )  # fmt: skip
 
     def __init__(self, number: int) -> None:
@@ -63,6 +63,7 @@ class Session:
         self.subscriptions: Catalog | None = None
         self.config: Values = {}
         self.frontiers: dict[Collection, list[Any]] = {}
+        self.statuses: dict[Collection, Status] = {}
         self._syncs: deque[tuple[int, set[int]]] = deque()  # (seq, workers that have not said SyncDone)
 
     @property

@@ -108,8 +108,10 @@ class RuntimeCore:
             internal.Stop: lambda _: self.state.emit(fx.Leave()),
             internal.Cut: self.flows.cut,
             fx.RoundDone: self.flows.round_done,
+            fx.Progressed: self.flows.progressed,
             fx.Tell: self.flows.told,
             fx.ShardMoved: self.flows.shard_moved,
+            fx.Stalled: self.flows.stalled,
             fx.Evaluated: self.reads.evaluated,
             fx.Stashed: self.reads.stashed,
             fx.PartTaken: self.reads.part_taken,
@@ -157,9 +159,9 @@ class RuntimeCore:
         """Whether Flush would send something."""
         return self.flows.has_reports or self.policy.has_news
 
-    def _on_flush(self, _: fx.Flush) -> None:
+    def _on_flush(self, flush: fx.Flush) -> None:
         self.policy.flush(self)
-        self.flows.send_reports()
+        self.flows.send_reports(flush.now_us)
 
     def statistics(self) -> CoreStatistics:
         collections = self.state.collections.values()

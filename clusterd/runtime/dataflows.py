@@ -25,14 +25,24 @@ from clusterd.operators.import_source import ImportSource
 from clusterd.operators.view_writer import ViewWriter
 from clusterd.render.build import ImportedIndex, build_graph
 from clusterd.runtime.copies import tell_copied
-from clusterd.runtime.effects import Build, Failed, PageSeen, RoundDone, ShardMoved, StartRound, Tell
+from clusterd.runtime.effects import (
+    Build,
+    Failed,
+    PageSeen,
+    Progressed,
+    RoundDone,
+    ShardMoved,
+    Stalled,
+    StartRound,
+    Tell,
+)
 from clusterd.runtime.frozen import FrozenIndex, FrozenTrace
 from clusterd.runtime.owned import OwnedIndexes
 from clusterd.runtime.peeks import Key
 from clusterd.runtime.published import PublishedIndexes
 from clusterd.runtime.retries import Retries
 from clusterd.runtime.subscriptions import encode_told
-from clusterd.runtime.views import Views
+from clusterd.runtime.views import Views, stalled
 from clusterd.storage.copy_out import CopyOut
 from clusterd.storage.store import Store
 from clusterd.storage.tail import ShardTail
@@ -75,6 +85,7 @@ class _Running:
     copies: list[tuple[Key, ExportCopyTo]] = field(default_factory=list)
     frozen: list[tuple[FrozenIndex, Callable[[], Halves]]] = field(default_factory=list)  # not filled yet
     is_running: bool = False
+    told_tenths: int | None = None  # of the rows of the round that runs, if it is a first one
 
 
 class Dataflows:
@@ -147,6 +158,7 @@ class Dataflows:
             # A hydration takes long enough for somebody to ask how far it is.
             for name, source in running.sources:
                 source.expected_rows = self._expected_rows(name)
+            running.told_tenths = -1 if running.sources else None
         self._scheduler.begin(start.number, Round(start.lower, start.upper, header.as_of, header.until))
 
     def _expected_rows(self, name: str) -> int:
@@ -181,12 +193,13 @@ class Dataflows:
             self._telling.popleft()
         return event
 
-    def step(self, budget_s: float) -> list[RoundDone | Failed | Tell]:
-        """Run a chunk or some; the rounds that are over with nothing to tell but what a copy answers, and
-        what ended alone. Raises as `build` does, of what is maintained.
+    def step(self, budget_s: float) -> list[RoundDone | Failed | Progressed | Tell]:
+        """Run a chunk or some; the rounds that are over with nothing to tell but what a copy answers, what
+        ended alone, and the first rounds that have come another tenth. Raises as `build` does, of what is
+        maintained.
         """
         step = self._scheduler.step(budget_s, self._clock)
-        done: list[RoundDone | Failed | Tell] = []
+        done: list[RoundDone | Failed | Progressed | Tell] = []
         for failed in step.failed:
             assert isinstance(failed.dataflow, int)
             running = self._running[failed.dataflow]
@@ -198,6 +211,10 @@ class Dataflows:
             assert isinstance(completed.dataflow, int)
             running = self._running[completed.dataflow]
             running.is_running = False
+            if running.told_tenths is not None:
+                running.told_tenths = None
+                read = self._scheduler.rows_read(completed.dataflow)
+                done.append(Progressed(completed.dataflow, read, read))
             for key in running.build.exports:
                 self._owned.moved(key)
             done += (tell_copied(key, copy) for key, copy in running.copies)
@@ -206,7 +223,20 @@ class Dataflows:
                 self._telling.append((completed.dataflow, _tell(running.subscriptions, round_done)))
             else:
                 done.append(round_done)
+        done += self._progressed() if step.more else ()
         return done
+
+    def _progressed(self) -> Iterator[Progressed]:
+        for number, running in self._running.items():
+            if not running.is_running or running.told_tenths is None:
+                continue
+            progress = self._scheduler.progress(number)
+            if progress is None or not progress.rows_expected:
+                continue
+            tenths = min(10 * progress.rows_done // progress.rows_expected, 9)
+            if tenths > running.told_tenths:
+                running.told_tenths = tenths
+                yield Progressed(number, progress.rows_done, progress.rows_expected)
 
     def running(self) -> Mapping[int, Build]:
         """The dataflows whose round is not over."""
@@ -228,9 +258,9 @@ class Dataflows:
         """Made with the first watch: its descriptor is readable when a watched shard may have moved."""
         return self._tail
 
-    def watch(self, name: str) -> ShardMoved | None:
-        """Follow a shard: first the watch, then the look, so that nothing is missed between. None if it is
-        out of reach: `look_again` tells it when it is not.
+    def watch(self, name: str) -> ShardMoved | Stalled | None:
+        """Follow a shard: first the watch, then the look, so that nothing is missed between. If it is out of
+        reach `look_again` tells when it is not.
         """
         if self._store is None:
             raise InvariantViolation("a shard is read without a data directory", shard=name)
@@ -244,11 +274,11 @@ class Dataflows:
         if self._tail is not None:
             self._tail.unwatch(name)
 
-    def drain_tail(self) -> list[ShardMoved]:
+    def drain_tail(self) -> list[ShardMoved | Stalled]:
         """What the watched shards that may have moved are sealed up to now."""
         return [] if self._tail is None else self._look_at(self._tail.drain())
 
-    def look_again(self) -> list[ShardMoved | PageSeen]:
+    def look_again(self) -> list[ShardMoved | Stalled | PageSeen]:
         """Of the shards that could not be looked at before and may be tried now."""
         return [*self._look_at(self._retries.due(self._clock())), *self.views.look_again()]
 
@@ -263,20 +293,21 @@ class Dataflows:
         found = [self.views.retry_in_s, None if next_s is None else next_s - self._clock()]
         return min((each for each in found if each is not None), default=None)
 
-    def _look_at(self, names: Iterable[str]) -> list[ShardMoved]:
-        return [moved for name in sorted(names) if (moved := self._look(name)) is not None]
+    def _look_at(self, names: Iterable[str]) -> list[ShardMoved | Stalled]:
+        return [seen for name in sorted(names) if (seen := self._look(name)) is not None]
 
-    def _look(self, name: str) -> ShardMoved | None:
-        """None if it is out of reach: then it is put off."""
+    def _look(self, name: str) -> ShardMoved | Stalled | None:
+        """If it is out of reach it is put off; None if that was said already."""
         assert self._store is not None
         try:
             found = self._store.shard(name, briefly=True)
             with found.briefly():
                 upper = found.upper
         except (Refusal, OSError) as problem:
-            if self._retries.failed(name, self._clock()):
-                emit(ShardOutOfReach(shard=name, name="news", problem=str(problem)))
-            return None
+            if not self._retries.failed(name, self._clock()):
+                return None
+            emit(ShardOutOfReach(shard=name, name="news", problem=str(problem)))
+            return stalled(name, name, problem)
         self._retries.over(name)
         self.views.moved(name)
         for running in self._running.values():

@@ -21,8 +21,8 @@ from shm_arrangements.frontier import Frontier
 __all__ = [
     "Abandon", "ArmFailpoint", "Build", "CloseGraph", "CloseIndex", "CloseView", "Configure", "Effect",
     "Evaluate", "Evaluated", "Event", "Failed", "Flush", "Forget", "Leave", "PageSeen", "PermitWrites",
-    "ReadPage", "RoundDone", "Send", "SetCompaction", "ShardMoved", "StartRound", "Tell", "UnwatchShard",
-    "WatchShard",
+    "Progressed", "ReadPage", "RoundDone", "Send", "SetCompaction", "ShardMoved", "Stalled", "StartRound",
+    "Tell", "UnwatchShard", "WatchShard",
 ]  # fmt: skip
 
 
@@ -40,6 +40,14 @@ class RoundDone(msgspec.Struct, frozen=True):
 
     number: int
     upper: Frontier
+
+
+class Progressed(msgspec.Struct, frozen=True):
+    """The first round of dataflow `number` has read another part of the updates that its shards had."""
+
+    number: int
+    rows_done: int
+    rows_expected: int
 
 
 class Tell(msgspec.Struct, frozen=True):
@@ -61,6 +69,17 @@ class ShardMoved(msgspec.Struct, frozen=True):
 
     name: str
     upper: Frontier
+
+
+class Stalled(msgspec.Struct, frozen=True):
+    """A shard that is read, by its name, or the shard of a view that is written is out of reach, and is tried
+    again; or the view is written again: then `code` is empty. A shard that is read says ShardMoved then.
+    """
+
+    where: str | Key
+    code: str = ""
+    message: str = ""
+    hint: str = ""
 
 
 class Evaluated(msgspec.Struct, frozen=True):
@@ -103,12 +122,17 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Flush(msgspec.Struct, frozen=True):
-    """The pipe to the multiplexer has room: what was held back to coalesce can go."""
+    """The pipe to the multiplexer has room: what was held back to coalesce can go.
+
+    now_us: microseconds since 1970.
+    """
+
+    now_us: int = 0
 
 
 Event = (
-    ToWorker | PageSeen | RoundDone | Tell | ShardMoved | Evaluated | Stashed | PartTaken | WaitedOut | Failed
-    | Flush
+    ToWorker | PageSeen | RoundDone | Progressed | Tell | ShardMoved | Stalled | Evaluated | Stashed
+    | PartTaken | WaitedOut | Failed | Flush
 )  # fmt: skip
 
 

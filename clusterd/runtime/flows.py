@@ -21,6 +21,7 @@ from clusterd.runtime.hydration import COMPUTED, KINDS, WRITTEN, Hydration
 from clusterd.runtime.peeks import Key
 from clusterd.runtime.reads import Reads
 from clusterd.runtime.state import RuntimeState, dropped, unknown
+from clusterd.runtime.statuses import Statuses
 from controller_proto.errors import Refusal
 from controller_proto.response import DroppedAt, SubscribeResponse
 from shm_arrangements.errors import InvariantViolation
@@ -38,6 +39,7 @@ class Flows:
         self._collections = state.collections
         self._dataflows = state.dataflows
         self._hydration = Hydration()
+        self._statuses = Statuses(state)
         self._shards: dict[str, Frontier] = {}
         self._readers: dict[str, set[int | Key]] = {}  # shard -> dataflows that read it, views stored in it
         self._reports: dict[Key, dict[str, Frontier]] = {}  # not yet sent, newest by kind
@@ -51,6 +53,7 @@ class Flows:
         for key in dataflow.exports:
             self._collections[key].standing = True
             self._hydration.expect(key, dataflow.header.as_of)
+        self._statuses.mark(dataflow)
         imports = [self._collections.get(key) for key in dataflow.imports]
         for imported in imports:
             if (
@@ -79,6 +82,7 @@ class Flows:
         collection.applied = Frontier.join(collection.applied, Frontier.at(proposed.as_of))
         self._state.touch(collection.key)
         if collection.is_owned:
+            self._statuses.mark(self.dataflow_of(collection))
             self._hydration.restart(collection.key, collection.as_of)
             if collection.is_view:
                 computed = self.dataflow_of(collection).upper
@@ -111,6 +115,7 @@ class Flows:
         """An export waits no more: if it was the last, find out how far the imports are and begin."""
         if dataflow.waiting or not dataflow.is_deferred:
             return
+        self._statuses.mark(dataflow)
         for key in dataflow.imports:
             imported = self._collections.get(key)
             if imported is None:
@@ -154,6 +159,7 @@ class Flows:
     def _give_up(self, dataflow: Dataflow, why: Refusal | None = None) -> None:
         """End what can go on no more: answer its peeks, report its frontiers empty, hold nothing."""
         dataflow.ended = True
+        self._statuses.mark(dataflow)
         self._stop(dataflow)
         for key in dataflow.exports:
             collection = self._collections.get(key)
@@ -256,6 +262,7 @@ class Flows:
         self._told.pop(key, None)
         self._report(key, self._hydration.close(key))
         self._hydration.forget(key)
+        self._statuses.forget(key)
         del self._collections[key]
 
     def _need(self, dataflow: Dataflow, key: Key) -> Frontier:
@@ -310,6 +317,7 @@ class Flows:
         readers.discard(reader)
         if not readers and self._readers.pop(name, None) is not None:
             del self._shards[name]
+            self._statuses.passable(name)
             self._state.emit(fx.UnwatchShard(name))
 
     # -- progress ------------------------------------------------------------------------------------------
@@ -327,6 +335,8 @@ class Flows:
             return
         lower = dataflow.upper.time
         dataflow.running = target
+        if lower <= dataflow.header.as_of:
+            self._statuses.mark(dataflow)
         if not dataflow.built:
             self._build(dataflow)
             for key in dataflow.imports if dataflow.one_shot else ():
@@ -353,6 +363,8 @@ class Flows:
         if dataflow.running != done.upper:
             raise InvariantViolation("a round ends elsewhere", number=done.number, upper=done.upper)
         dataflow.running = None
+        if dataflow.upper == Frontier.minimum():
+            self._statuses.mark(dataflow)
         dataflow.upper = done.upper
         if done.upper.is_empty:
             self._stop(dataflow)
@@ -370,9 +382,35 @@ class Flows:
                 self.sealed(collection, done.upper)
         self.advance(dataflow)
 
+    def progressed(self, progressed: fx.Progressed) -> None:
+        dataflow = self._dataflows.get(progressed.number)
+        if dataflow is not None:
+            dataflow.rows_done, dataflow.rows_expected = progressed.rows_done, progressed.rows_expected
+            self._statuses.mark(dataflow)
+
+    def stalled(self, stalled: fx.Stalled) -> None:
+        where = stalled.where
+        if isinstance(where, str):
+            if where not in self._shards:
+                return
+        elif where not in self._collections:
+            return
+        self._statuses.stalled(stalled)
+        self._mark_stalled(where)
+
+    def _mark_stalled(self, where: str | Key) -> None:
+        if not isinstance(where, str):
+            self._statuses.mark(self.dataflow_of(self._collections[where]))
+            return
+        for reader in self._readers[where]:
+            if isinstance(reader, int):
+                self._statuses.mark(self._dataflows[reader])
+
     def shard_moved(self, moved: fx.ShardMoved) -> None:
         if moved.name not in self._shards:
             return
+        if self._statuses.passable(moved.name):
+            self._mark_stalled(moved.name)
         self._shards[moved.name] = Frontier.join(self._shards[moved.name], moved.upper)
         readers = self._readers[moved.name]
         for number in sorted(reader for reader in readers if isinstance(reader, int)):
@@ -395,14 +433,16 @@ class Flows:
 
     @property
     def has_reports(self) -> bool:
-        return bool(self._reports)
+        return bool(self._reports) or self._statuses.has_news
 
     def forget_reports(self) -> None:
         """Of a session that is over: nobody listens (P13)."""
         self._reports.clear()
 
-    def send_reports(self) -> None:
-        """The newest frontiers that were not sent yet, one message a collection."""
+    def send_reports(self, now_us: int) -> None:
+        """The newest statuses and frontiers that were not sent yet, one message a collection."""
+        for status in self._statuses.take(now_us):
+            self._state.emit(fx.Send(status))
         for key, news in self._reports.items():
             write, input, output = (news[kind].to_wire() if kind in news else None for kind in KINDS)
             report = internal.FrontierReport(self._state.session, *key, write, input, output)

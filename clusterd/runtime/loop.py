@@ -240,7 +240,8 @@ class WorkerLoop:
         if self._may_send_part:
             self._send_part()
         if self.dataflows.views.has_work:
-            self.dataflows.views.step(self._view_s)
+            for stalled in self.dataflows.views.step(self._view_s):
+                self.feed(stalled)
             budget_s -= self._view_s
         if self.dataflows.has_work:
             for done in self.dataflows.step(budget_s):
@@ -252,7 +253,7 @@ class WorkerLoop:
         self._reclaim()
         self._link.flush()  # the answers of this turn: what is left of them wakes the next one, and the news
         if self.core.has_news and not self._link.out_bytes:
-            self.feed(fx.Flush())
+            self.feed(fx.Flush(time.time_ns() // 1000))
             self._link.flush()
 
     def _send_part(self) -> None:

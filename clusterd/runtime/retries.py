@@ -34,9 +34,9 @@ class Retries(Generic[Name]):
         self._waits[name] = now_s + wait_s, wait_s
         return not waited_s
 
-    def over(self, name: Name) -> None:
-        """It was done, or nobody wants it any more. No effect if it had not failed."""
-        self._waits.pop(name, None)
+    def over(self, name: Name) -> bool:
+        """It was done, or nobody wants it any more. Whether it had failed."""
+        return self._waits.pop(name, None) is not None
 
     def may(self, name: Name, now_s: float) -> bool:
         """Whether it is not put off."""

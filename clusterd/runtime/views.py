@@ -20,7 +20,7 @@ import msgspec
 from clusterd.convert import arrangement_schema
 from clusterd.events import ShardOutOfReach, emit
 from clusterd.operators.view_writer import ViewWriter
-from clusterd.runtime.effects import PageSeen
+from clusterd.runtime.effects import PageSeen, Stalled
 from clusterd.runtime.evaluate import Readable
 from clusterd.runtime.peeks import Key
 from clusterd.runtime.retries import Retries
@@ -35,7 +35,7 @@ from controller_proto.response import PeekError, PeekResponse
 from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow
 from shm_arrangements.schema import ArrangementSchema
 
-__all__ = ["StoredRows", "Views", "out_of_reach"]
+__all__ = ["StoredRows", "Views", "out_of_reach", "stalled"]
 
 
 class StoredRows:
@@ -65,6 +65,13 @@ class StoredRows:
 def out_of_reach(name: str, problem: OSError) -> PeekError:
     """The answer where a shard cannot be read, for a reason of the machine."""
     return PeekError("limit", f"the shard of {name} could not be read: {problem}", "see that it can")
+
+
+def stalled(where: str | Key, shard: str, problem: Refusal | OSError) -> Stalled:
+    """What those who wait for the shard are told."""
+    if isinstance(problem, Refusal):
+        return Stalled(where, problem.code, f"shard {shard!r}: {problem.message}", problem.hint)
+    return Stalled(where, "limit", f"shard {shard!r}: {problem}", "it is tried again until it can be reached")
 
 
 class Views:
@@ -123,10 +130,13 @@ class Views:
         next_s = self._retries.next_s()
         return None if next_s is None else next_s - self._clock()
 
-    def step(self, budget_s: float) -> None:
-        """Pieces of work of the writers in turn, one at least if there is any."""
+    def step(self, budget_s: float) -> list[Stalled]:
+        """Pieces of work of the writers in turn, one at least if there is any; whose shards went out of
+        reach, and whose can be written again.
+        """
         end = self._clock() + budget_s
         idle = 0
+        changed: list[Stalled] = []
         while idle < len(self._turns):
             key = self._turns[0]
             writer = self._writers[key][1]
@@ -135,20 +145,22 @@ class Views:
                 idle += 1
                 continue
             idle = 0
-            self._step(key)
+            if (news := self._step(key)) is not None:
+                changed.append(news)
             if self._clock() >= end:
-                return
+                break
+        return changed
 
-    def _step(self, key: Key) -> None:
+    def _step(self, key: Key) -> Stalled | None:
         name, writer = self._writers[key]
         try:
             with self._shard(name).briefly():
                 writer.step()
         except (Refusal, OSError) as problem:
-            self._failed(key, name, problem)
-        else:
-            if not writer.is_busy:
-                self._retries.over(key)
+            return stalled(key, name, problem) if self._failed(key, name, problem) else None
+        if writer.is_busy or not self._retries.over(key):
+            return None
+        return Stalled(key)
 
     def look(self, key: Key, export: Export) -> PageSeen:
         """How far the shard of another process's view is sealed; it can be read from now on."""
@@ -177,6 +189,7 @@ class Views:
         is_news = self._retries.failed(key, self._clock())
         if is_news:
             emit(ShardOutOfReach(shard=shard, name=key[0], problem=str(problem)))
+        return is_news
 
     def __contains__(self, key: Key) -> bool:
         return key in self._stored
@@ -189,7 +202,6 @@ class Views:
     @property
     def count(self) -> int:
         return len(self._stored)
-        return is_news
 
     def close_all(self) -> None:
         for key in list(self._stored):

@@ -191,9 +191,9 @@ class MuxBench:
         for worker in self.mux.workers_with_notices:
             if worker in self.clear:
                 self.to_worker[worker] += self.mux.take_notices(worker)
-        session = self.mux.session_with_frontiers
+        session = self.mux.session_with_news
         if session is not None and self.reads:
-            self.to_client[session] += self.mux.take_frontiers()
+            self.to_client[session] += self.mux.take_news()
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, Forward):

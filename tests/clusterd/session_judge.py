@@ -2,9 +2,10 @@
 
 A `Judge` follows one connection: every command that goes out and every response that comes in. It holds the
 session to the protocol: a peek is answered once, with the rows of a naive interpreter or an error that has a
-reason; frontiers begin at `as_of`, never go back and end empty; batches of a subscription tile time and sum
-to the collection; what is legal is not refused, and what is not is. The `Book` knows the collections: a
-definition is a plan over definitions, so an id may mean another thing in another session.
+reason; a status goes on from created to hydrated; frontiers begin at `as_of`, never go back and end empty;
+batches of a subscription tile time and sum to the collection; what is legal is not refused, and what is not
+is. The `Book` knows the collections: a definition is a plan over definitions, so an id may mean another thing
+in another session.
 
 A reader shares ids with a controller whose commands it does not see. Its rows are judged all the same; which
 errors it may get depends on whether a controller touched the id meanwhile (`Book.touched`).
@@ -238,6 +239,7 @@ class Judge:
         self.closing: hear.Closing | None = None
         self._answered: set[str] = set()
         self._frontiers: dict[GlobalId, list[Any]] = {}
+        self._statuses: dict[GlobalId, hear.Status] = {}
         self._hello = 0
 
     # -- what is said ---------------------------------------------------------------------------------------
@@ -374,6 +376,8 @@ class Judge:
                 assert response.code == "fenced", response
             case hear.Frontiers():
                 self._moved(response)
+            case hear.Status():
+                self._status(response)
             case hear.PeekResponse():
                 self._answer(response)
             case hear.SubscribeResponse():
@@ -416,6 +420,21 @@ class Judge:
             else:
                 assert Frontier.from_wire(before).precedes(Frontier.from_wire(frontier)), (report, known)
             known[kind] = frontier
+
+    def _status(self, status: hear.Status) -> None:
+        said, before = self.ids.get(status.id), self._statuses.get(status.id)
+        assert said is not None, f"of an id that was not created: {status}"
+        assert said.scheduled or status.status in ("created", "errored"), status
+        assert bool(status.code) == (status.status in ("stalled", "errored")), status
+        if before is not None:
+            assert before.status != "errored", (before, status)
+            assert hear.STATES.index(before.status) <= hear.STATES.index(status.status), (before, status)
+            same = msgspec.structs.replace(before, since=status.since)
+            assert same != status, f"said twice: {status}"
+            assert before.since <= status.since, (before, status)
+        if status.status == "errored":
+            assert self._may_be_gone(status.id), status
+        self._statuses[status.id] = status
 
     def _answer(self, response: hear.PeekResponse) -> None:
         asked = self.peeks.get(response.uuid)
@@ -532,6 +551,12 @@ class Judge:
         found += [f"a refusal: {each}" for each in self.refusals.items()]
         found += [f"synced {seq}" for seq in self.syncs]
         found += [f"an answer: {copy}" for copy in self.copies.values()]
+        for id, said in self.ids.items():
+            status = self._statuses.get(id)
+            is_hydrated = status is not None and status.status == "hydrated"
+            is_free = said.one_shot or self.is_reader or self._is_gone(id) or not said.scheduled
+            if not (is_hydrated or is_free):
+                found.append(f"hydrated {id}: {status}")
         for id, stream in self.streams.items():
             if not stream.ended and stream.upper is not None and (self._is_gone(id) or stream.upper < TIMES):
                 found.append(f"of {id}: told up to {stream.upper}")

@@ -53,6 +53,7 @@ from controller_proto.response import (
     PeekResponse,
     PeekRows,
     Refused,
+    Status,
     SubscribeBatch,
     SubscribeResponse,
     SubscribeUpdates,
@@ -187,6 +188,35 @@ def test_what_is_heard_is_noted_under_what_it_is_about_whoever_waits() -> None:
     assert core.frontier("u9") == (4,)
     assert core.hear(PeekResponse("nobody's", ROWS, 3)) == ("peek", "nobody's")
     assert not core.is_answered("nobody's")
+
+
+def test_a_status_is_kept_until_its_collection_is_dropped_or_the_connection_lost() -> None:
+    core = Session().core
+    for id in ("u8", "u9"):
+        assert core.hear(Status(id, "created", "solo")) == ("status", id)
+        core.hear(Status(id, "hydrated", "solo", 3, 3, 70))
+    core.say(AllowCompaction(0, "u8", (4,)))
+    core.say(AllowCompaction(0, "u9", ()))
+    assert core.statuses == {"u8": Status("u8", "hydrated", "solo", 3, 3, 70)}
+    core.lose()
+    assert core.statuses == {}
+
+
+def test_a_wait_for_hydration_ends_with_it_or_says_why_not() -> None:
+    session = Session()
+    for state, code in (("scheduled", ""), ("stalled", "limit")):
+        session.core.hear(Status("u9", state, "solo", code=code, message="no room" if code else ""))
+        wait = peeks.wait_hydrated(session.core, "u9", 1)
+        assert not next(wait).ready()  # type: ignore[union-attr]
+        why = "stalled: limit: no room" if code else "scheduled"
+        with pytest.raises(TimeoutError, match=f"u9 is not hydrated after 1 s: it is {why}"):
+            wait.throw(TimeoutError())
+    wait = peeks.wait_hydrated(session.core, "u9", 1)
+    asked = next(wait)
+    session.core.hear(Status("u9", "errored", "solo", code="dropped", message="an import was"))
+    assert asked.ready()  # type: ignore[union-attr]
+    with pytest.raises(Refusal, match="an import was"):
+        next(wait)
 
 
 @pytest.mark.parametrize("why", [TimeoutError(), KeyboardInterrupt(), GeneratorExit()])

@@ -140,6 +140,7 @@ responses: st.SearchStrategy[r.Response] = st.one_of(
     st.builds(r.Synced, u64),
     st.builds(r.Closing, text, text, text),
     st.builds(r.Frontiers, ids, *[st.none() | frontiers] * 3),
+    st.builds(r.Status, ids, st.sampled_from(r.STATES), text, u64, u64, u64, text, text, text),
     st.builds(r.PeekPart, text, _tuples(_tuples(scalars)), _tuples(i64)),
     st.builds(r.CopyToResponse, ids, st.builds(r.Copied, u64) | st.builds(r.CopyError, text, text, text)),
     st.builds(r.PeekResponse, text, results, st.none() | u64, text),

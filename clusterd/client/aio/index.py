@@ -1,56 +1,16 @@
-"""Index: a maintained collection, as a user of the asyncio client holds it. Every call goes through its
-Client.
-"""
+"""Index: a maintained collection, as a user of the asyncio client holds it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Unpack
-
-from clusterd.client.answer import Answer
-from clusterd.client.handle import Handle, Standing
-from clusterd.client.operation import DEADLINE_S
-from clusterd.client.peeks import PeekOptions
-from controller_proto.dataflow import WireFrontier
+from clusterd.client.aio.held import Held
 from shm_arrangements.attach import Attached
-
-if TYPE_CHECKING:
-    from clusterd.client.aio.session import Client
 
 __all__ = ["Index"]
 
 
-class Index(Handle):
+class Index(Held):
     """A maintained collection, readable by key. `schema` is that of its rows, `key` positions in it."""
-
-    def __init__(self, client: Client, standing: Standing) -> None:
-        super().__init__(standing)
-        self._client = client
-
-    @property
-    def frontier(self) -> WireFrontier | None:
-        """First time not sealed, as last heard; None before the first report, `()` when closed."""
-        return self._client.frontier(self.id)
-
-    async def wait(self, time: int, timeout_s: float | None = DEADLINE_S) -> None:
-        """Wait until everything at `time` is there. Raises TimeoutError."""
-        await self._client.wait_frontier(self.id, time + 1, timeout_s)
-
-    async def peek(self, *, timeout_s: float | None = DEADLINE_S, **options: Unpack[PeekOptions]) -> Answer:
-        """As `Client.peek`."""
-        return await self._client.peek(self, timeout_s=timeout_s, **options)
-
-    async def count(self, at: int | Literal["latest"] | None = "latest") -> int:
-        """How many rows there are at `at`, as `peek` takes it."""
-        return (await self.peek(at=at)).total
 
     def attach(self) -> Attached:
         """The index in shared memory, for reads that make no call into the daemon."""
         return self._client.attach(self)
-
-    async def allow_compaction(self, since: int) -> None:
-        """Promise not to read before `since` any more."""
-        await self._client.allow_compaction(self, since)
-
-    async def drop(self) -> None:
-        """End it; what waits for it is answered `dropped`."""
-        await self._client.drop(self)

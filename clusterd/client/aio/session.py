@@ -41,6 +41,7 @@ from controller_proto.dataflow import WireFrontier
 from controller_proto.errors import LocalProtocolError
 from controller_proto.ids import GlobalId
 from controller_proto.plan import Get, Plan
+from controller_proto.response import Status
 from controller_proto.schema import Schema
 from shm_arrangements.attach import Attached, attach
 
@@ -51,8 +52,8 @@ __all__ = ["Client"]
 
 T = TypeVar("T")
 
-
 _STOP_AGAIN_S = 0.05
+
 
 class Client:
     """One session with a replica. For any number of tasks of the loop it was connected in."""
@@ -69,10 +70,10 @@ class Client:
         self._files = files
         self._instance = instance
         self._closed = False
-
         self._sql: SqlSession | None = None  # made by the first query
         self._sql_turn = asyncio.Lock()
         self._long = ThreadPoolExecutor(1, "clusterd-sql")  # no thread before the first query
+
     # -- the session
 
     @classmethod
@@ -134,9 +135,9 @@ class Client:
         self._wire = await Wire.connect(self._address, self.core, end, timeout_s)
         pid = self._wire.peer_pid
         self._instance = await _in(self._files, lambda: instance_of(pid)) or self._instance
-        await self.run(self.core.begin(end, uuid4().hex, timeout_s))
         async with self._sql_turn:
             await self._close_sql()
+        await self.run(self.core.begin(end, uuid4().hex, timeout_s))
 
     async def close(self) -> None:
         """Leave. What was created runs on until another controller comes; tasks that wait are told
@@ -145,20 +146,20 @@ class Client:
         await self._wire.close()
         if not self._closed:
             self._closed = True
-            await _in(self._files, self._shards.close)
             if self._sql is not None:
                 self._sql.stop()
             async with self._sql_turn:
                 await self._close_sql()
             self._long.shutdown()
+            await _in(self._files, self._shards.close)
             self._files.shutdown()
 
-    def __repr__(self) -> str:
     async def _close_sql(self) -> None:
         if self._sql is not None:
             session, self._sql = self._sql, None
             await _in(self._long, session.close)
 
+    def __repr__(self) -> str:
         kind = "reader" if self.core.epoch is None else "controller"
         return f"Client({kind} at {self._address}, instance={self._instance}, data_dir={self._shards})"
 
@@ -184,9 +185,9 @@ class Client:
     async def _perform(self, step: Wait | Work[Any]) -> Any:
         self._wire.flush()
         if isinstance(step, Work):
-            return await self._in_thread(step.do)
             if step.stop is not None:
                 return await self._at_length(step.do, step.stop)
+            return await self._in_thread(step.do)
         if not step.ready():
             async with asyncio.timeout(step.timeout_s):
                 await self._wire.drain()
@@ -201,7 +202,6 @@ class Client:
         self._require_open()
         return await _in(self._files, do)
 
-    def _require_open(self) -> None:
     async def _at_length(self, do: Callable[[], T], stop: Callable[[], None]) -> T:
         """What `do` returns. A task that is canceled stops it, and goes when it has ended."""
         self._require_open()
@@ -215,6 +215,7 @@ class Client:
             running.exception()  # taken note of
             raise
 
+    def _require_open(self) -> None:
         if self._closed:
             raise LocalProtocolError("disconnected", "the client was closed", "connect another")
 
@@ -418,6 +419,18 @@ class Client:
     def frontier(self, id: GlobalId) -> WireFrontier | None:
         """The write frontier last reported: `(t,)`, `()` when closed, None before the first report."""
         return self.core.frontier(id)
+
+    def status(self, id: GlobalId) -> Status | None:
+        """How far `id` is on its way to its `as_of`, as last heard: `created`, `scheduled`, `hydrating`,
+        `hydrated`, `stalled` or `errored`. None before that, and of what another session created.
+        """
+        return self.core.statuses.get(id)
+
+    async def wait_hydrated(self, id: GlobalId, timeout_s: float | None = DEADLINE_S) -> Status:
+        """Wait until all of `id` at its `as_of` is computed. Raises Refusal, as its status says, if it ended in
+        an error; TimeoutError with the status it is in.
+        """
+        return await self.run(peeks.wait_hydrated(self.core, id, timeout_s))
 
     async def wait_frontier(self, id: GlobalId, time: int, timeout_s: float | None = DEADLINE_S) -> None:
         """Wait until the write frontier of `id` is at or beyond `time`. Raises TimeoutError."""

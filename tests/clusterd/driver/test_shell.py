@@ -176,8 +176,8 @@ def test_directives_arguments_ids_and_names_are_completed(tmp_path: Path) -> Non
             return complete(run, above, line)
 
         assert typed("aw") == [
-            "await-frontier ", "await-subscribe ", "await-copy ", "await-published ", "await-gone ",
-            "await-peek ", "await-exit ",
+            "await-frontier ", "await-subscribe ", "await-copy ", "await-status ", "await-published ",
+            "await-gone ", "await-peek ", "await-exit ",
         ]  # fmt: skip
         assert typed("he") == ["help "]
         assert typed("help await-ex") == ["await-exit"]

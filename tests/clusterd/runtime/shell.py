@@ -220,7 +220,7 @@ class Shell:
                 for look in self.mux.take_notices(worker):
                     self.tell(worker, look)
                     busy = True
-        self.responses += self.mux.take_frontiers()
+        self.responses += self.mux.take_news()
         for session in self.mux.sessions_to_fetch if self.takes_parts else ():
             self._perform(self.mux.fetch(session))
             busy = True

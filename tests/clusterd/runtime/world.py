@@ -39,7 +39,7 @@ from controller_proto.command import (
 )
 from controller_proto.dataflow import DataflowHeader, Export, IndexImport, SourceImport, is_one_shot
 from controller_proto.errors import Refusal
-from controller_proto.response import PeekResponse, PeekRows, Response
+from controller_proto.response import Frontiers, PeekResponse, PeekRows, Response, Status
 from controller_proto.schema import SAMPLE_SCHEMA
 from shm_arrangements.frontier import Frontier
 
@@ -419,7 +419,7 @@ class World:
                 break
         else:
             raise AssertionError("the world does not come to rest")
-        frontiers = self.mux.take_frontiers()
+        frontiers = self.mux.take_news()
         self.responses += [(self.session, report) for report in frontiers]
 
     def answers(self, uuid: str, session: int | None = None) -> list[PeekResponse]:
@@ -435,4 +435,11 @@ class World:
 
     def frontier(self, id: str) -> list[Any]:
         """The reports of an id to the present controller, in order."""
-        return [r for s, r in self.responses if s == self.session and getattr(r, "id", None) == id]
+        return [r for s, r in self._heard(id) if isinstance(r, Frontiers)]
+
+    def statuses(self, id: str) -> list[Status]:
+        """What the present controller heard of an id, in order."""
+        return [r for s, r in self._heard(id) if isinstance(r, Status)]
+
+    def _heard(self, id: str) -> list[tuple[int, Any]]:
+        return [(s, r) for s, r in self.responses if s == self.session and getattr(r, "id", None) == id]
