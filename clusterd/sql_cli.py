@@ -13,7 +13,7 @@ import click
 
 from clusterd.client.place import instance_at
 from clusterd.client.sql import SqlSession
-from clusterd.client.sql_result import FORMATS, SqlFailed, SqlResult, write_result
+from clusterd.client.sql_result import FORMATS, SqlFailed, require_place, write_result
 from controller_proto.errors import Disconnected, LocalProtocolError, Refusal
 from shm_arrangements.errors import ArrangementError
 
@@ -82,16 +82,13 @@ def sql(
         if output is None:
             write_result(result, form, sys.stdout.buffer)
         else:
-            _write_file(result, form, output)
+            require_place(result, form)
+            with output.open("wb") as file:
+                write_result(result, form, file)
     except (SqlFailed, ArrangementError, Refusal, LocalProtocolError, Disconnected, ValueError) as error:
         _fail(str(error))
     except OSError as error:
         _fail(f"{error.filename or output or 'output'}: {error.strerror or error}")
-
-
-def _write_file(result: SqlResult, form: str, output: Path) -> None:
-    with output.open("wb") as file:
-        write_result(result, form, file)
 
 
 def _fail(message: str) -> NoReturn:

@@ -126,11 +126,9 @@ def write_parquet(specs: Sequence[ColumnSpec], columns: Sequence[Column], file: 
 
 
 def write_parquet_table(table: Any, file: BinaryIO) -> None:
-    """Write a pyarrow.Table as a Parquet file. Raises: ValueError as `require_parquet`; OSError."""
+    """Write a pyarrow.Table, for whose types there is a place, as a Parquet file. Raises: OSError."""
     import pyarrow.parquet
 
-    for field in table.schema:
-        _require_place(field, str(field.type))
     pyarrow.parquet.write_table(table, file)
 
 
@@ -138,6 +136,12 @@ def require_parquet(specs: Sequence[ColumnSpec]) -> None:
     """Raises: ValueError naming the first column for whose type Parquet has no place."""
     for spec in specs:
         _require_place(_field(spec), spec.type.name.lower())
+
+
+def require_parquet_schema(schema: Any) -> None:
+    """As `require_parquet`, of a pyarrow.Schema."""
+    for field in schema:
+        _require_place(field, str(field.type))
 
 
 def _require_place(field: Any, type_name: str) -> None:

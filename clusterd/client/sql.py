@@ -44,6 +44,7 @@ __all__ = ["SqlSession", "SqlStopped"]
 
 _ID: Final = re.compile(r"[USTL][0-9]+", re.ASCII)
 _EXTENSIONS: Final = {ColumnType.UUID: "arrow.uuid", ColumnType.JSONB: "arrow.json"}
+_parents: Final[list[Any]] = []  # databases of the process that this one was forked from
 _NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -100,9 +101,8 @@ class SqlSession:
         tables: dict[str, tuple[str, str]] = {}
         for name in self.tables(query):
             if name.lower() in tables:
-                raise SqlFailed(
-                    f"tables {tables[name.lower()][0]!r} and {name!r} differ in case alone, to SQL not"
-                )
+                other = tables[name.lower()][0]
+                raise SqlFailed(f"{other!r} and {name!r} are one table to SQL, whatever the letters")
             given = meant.get(name.lower())
             tables[name.lower()] = name, name if given is None else names[given]
         wanted = dict(tables.values())
@@ -125,8 +125,11 @@ class SqlSession:
     def close(self) -> None:
         """Let go of everything. A later query begins anew."""
         self._let_go()
-        if self._database is not None and self._pid == os.getpid():
-            self._database.close()
+        if self._database is not None:
+            if self._pid == os.getpid():
+                self._database.close()
+            else:
+                _parents.append(self._database)
         if self._store is not None:
             self._store.close()
         self._database = self._store = None
@@ -141,7 +144,8 @@ class SqlSession:
             raise NotInstalled(
                 "duckdb, which runs SQL, is not installed", library="duckdb", hint=hint
             ) from error
-        # A forked child leaves its parent's alone: the threads of it are not there.
+        if self._database is not None:
+            _parents.append(self._database)  # closing it would wait for threads that a fork does not bring
         config: dict[str, Any] = {"enable_external_access": False, "python_enable_replacements": False}
         self._database = duckdb.connect(":memory:", config=config)
         self._database.execute("SET TimeZone = 'UTC'")

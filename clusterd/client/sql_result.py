@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final
 from shm_arrangements import text
 from shm_arrangements.errors import AmbiguousName, NotInstalled
 
-__all__ = ["FORMATS", "SqlFailed", "SqlResult", "write_result"]
+__all__ = ["FORMATS", "SqlFailed", "SqlResult", "require_place", "write_result"]
 
 FORMATS: Final = ("table", "csv", "json", "parquet")
 _CHUNK: Final = 4096
@@ -88,14 +88,26 @@ class SqlResult:
         return f"SqlResult({', '.join(self.names)}; {len(self)} rows at {self.time})"
 
 
+def require_place(result: SqlResult, form: str) -> None:
+    """Before a file is touched: whether `form` has a place for all of it. Raises: AmbiguousName (json);
+    ValueError naming a column (parquet).
+    """
+    if form == "json":
+        result.distinct_names()
+    if form == "parquet":
+        from shm_arrangements import arrow
+
+        arrow.require_parquet_schema(result.to_arrow().schema)
+
+
 def write_result(result: SqlResult, form: str, file: BinaryIO) -> None:
     """Write it as one of FORMATS: a table, CSV (NULL is nothing, the empty text is quoted), an object of JSON
-    a line, Parquet. Raises: AmbiguousName (json); ValueError for a type that Parquet has no place for;
-    OSError.
+    a line, Parquet. Raises: as `require_place`; OSError.
     """
     if form == "parquet":
         from shm_arrangements import arrow
 
+        require_place(result, form)
         arrow.write_parquet_table(result.to_arrow(), file)
         return
     for line in {"table": _table_lines, "csv": _csv_lines, "json": _json_lines}[form](result):
