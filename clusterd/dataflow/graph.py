@@ -21,7 +21,7 @@ from clusterd.dataflow.operator import Columns, Delta, Operator, OperatorStatist
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 
-__all__ = ["Clock", "Graph", "NodeStatistics", "Progress"]
+__all__ = ["Clock", "Graph", "History", "NodeStatistics", "Progress"]
 
 Clock = Callable[[], float]
 _DONE: Final = object()
@@ -55,6 +55,30 @@ class Progress:
     name: str
     rows_done: int
     rows_expected: int
+
+
+@dataclass(slots=True)
+class History:
+    """When rounds were, on the graph's clock; None for what has not been. pieces, rounds: that are over. As
+    long as `pieces` and `rounds` stay, so do all statistics.
+    """
+
+    pieces: int = 0
+    rounds: int = 0
+    first_began_s: float | None = None
+    first_ended_s: float | None = None
+    began_s: float | None = None  # the round that runs
+
+    def begin(self, now_s: float) -> None:
+        self.began_s = now_s
+        if self.first_began_s is None:
+            self.first_began_s = now_s
+
+    def end(self, now_s: float) -> None:
+        self.began_s = None
+        self.rounds += 1
+        if self.first_ended_s is None:
+            self.first_ended_s = now_s
 
 
 @dataclass(slots=True)
@@ -103,6 +127,7 @@ class Graph:
         self._running = False
         self._closed = False
         self._working = 0  # the node whose turn it is in the walk
+        self._history = History()
 
     def add_source(self, source: Source, name: str) -> int:
         """Returns the node's number, by which later nodes name it."""
@@ -155,6 +180,7 @@ class Graph:
         if self._running or self._closed:
             raise InvariantViolation("one round at a time, and none after the end", round=round)
         self._running = True
+        self._history.begin(self._clock())
         # Sources first: operators may look at arranged inputs as soon as they start.
         for source in self._sources:
             source.start(round)
@@ -178,6 +204,7 @@ class Graph:
         for source in self._sources:
             source.finish()
         self._running = False
+        self._history.end(self._clock())
 
     def _drain(self, node: _Node, produced: Iterator[Delta]) -> Iterator[None]:
         """Hand on, block by block, what `node` makes, and keep its accounts."""
@@ -187,6 +214,7 @@ class Graph:
             delta = next(produced, _DONE)
             took = clock() - began
             node.elapsed_s += took
+            self._history.pieces += 1
             if took > node.longest_s:
                 node.longest_s = took
             if delta is _DONE:

@@ -114,6 +114,9 @@ class Scheduler:
         standing.work = None
         standing.graph.close()
 
+    def graph(self, dataflow: Hashable) -> Graph:
+        return self._dataflows[dataflow].graph
+
     def running_round(self, dataflow: Hashable) -> Round | None:
         """The round that runs or waits to begin."""
         return self._dataflows[dataflow].round

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from clusterd.dataflow.graph import Progress
+from clusterd.dataflow.graph import Graph, Progress
 from clusterd.dataflow.operator import Columns, Round, Source
 from clusterd.dataflow.scheduler import Scheduler
 from clusterd.events import ShardOutOfReach, emit
@@ -241,6 +241,11 @@ class Dataflows:
     def running(self) -> Mapping[int, Build]:
         """The dataflows whose round is not over."""
         return {number: running.build for number, running in self._running.items() if running.is_running}
+
+    def graphs(self) -> Iterator[tuple[Build, Graph]]:
+        """Every dataflow that is built, and its graph."""
+        for number, running in self._running.items():
+            yield running.build, self._scheduler.graph(number)
 
     def progress(self) -> Mapping[int, Progress]:
         """How far the rounds are that run, by dataflow; what has not begun yet is left out."""

@@ -11,6 +11,8 @@ Does not: judge commands (core.py), answer peeks (reads.py does, when a collecti
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from clusterd import internal
@@ -23,7 +25,7 @@ from clusterd.runtime.reads import Reads
 from clusterd.runtime.state import RuntimeState, dropped, unknown
 from clusterd.runtime.statuses import Statuses
 from controller_proto.errors import Refusal
-from controller_proto.response import DroppedAt, SubscribeResponse
+from controller_proto.response import DroppedAt, State, SubscribeResponse
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 
@@ -454,6 +456,15 @@ class Flows:
     @property
     def shards(self) -> int:
         return len(self._shards)
+
+    @property
+    def shard_uppers(self) -> Mapping[str, Frontier]:
+        """Of the shards that are followed, as last heard."""
+        return self._shards
+
+    def judge(self, collection: Collection) -> tuple[State, tuple[str, str, str]]:
+        """The state of an own collection; code, message and hint of what is in its way."""
+        return self._statuses.judge(collection, self.dataflow_of(collection))
 
     def dataflow_of(self, collection: Collection) -> Dataflow:
         """The dataflow here that exports the collection."""

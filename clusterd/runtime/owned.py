@@ -13,6 +13,8 @@ Does not: decide compaction or closing (the core does), feed indexes (export_ind
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from clusterd.convert import arrangement_schema
 from clusterd.runtime.evaluate import Readable
 from clusterd.runtime.frozen import FrozenIndex
@@ -168,6 +170,13 @@ class OwnedIndexes:
         if self._sparse_seen != self._allocator.sparse_count:
             return now_s
         return min(self._superseding.values(), default=None)
+
+    def shown(self) -> Iterator[tuple[Key, IndexWriter, Key]]:
+        """What other processes are shown: each id with its index, and the id that stands for its memory."""
+        stands: dict[IndexWriter, Key] = {index: key for key, index in self._indexes.items()}
+        for key in (*self._indexes, *(key for key, is_shown in self._aliases.items() if is_shown)):
+            index = self[key]
+            yield key, index, stands.setdefault(index, key)
 
     @property
     def count(self) -> int:

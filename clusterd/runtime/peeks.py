@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import enum
 import heapq
+import itertools
 from collections.abc import Iterator
 
 import msgspec
@@ -44,9 +45,13 @@ class PendingPeek:
     """One peek that is owed an answer.
 
     time: what it needs sealed; for a peek at the newest time (`latest`) the least time it may be answered at.
+    path, rows_visited, came_ns, ready_ns, began_ns, ended_ns: the shell's notes (meter.py); 0: not yet.
     """
 
-    __slots__ = ("collection", "latest", "peek", "session", "state", "time")
+    __slots__ = (
+        "began_ns", "came_ns", "collection", "ended_ns", "latest", "path", "peek", "ready_ns", "rows_visited",
+        "session", "state", "time",
+    )  # fmt: skip
 
     def __init__(self, session: int, peek: Peek, collection: Key, time: int, *, latest: bool) -> None:
         self.session = session
@@ -55,6 +60,9 @@ class PendingPeek:
         self.time = time
         self.latest = latest
         self.state = PeekState.PARKED
+        self.path = "scan" if peek.keys is None else "key"
+        self.rows_visited = 0
+        self.came_ns = self.ready_ns = self.began_ns = self.ended_ns = 0
 
     @property
     def uuid(self) -> str:
@@ -62,7 +70,9 @@ class PendingPeek:
 
 
 class PeeksStatistics(msgspec.Struct, frozen=True):
-    """parked, ready, collections: now. The others: ever."""
+    """parked, ready, collections: now. The others: ever; looked_at: parked ones that news were held against,
+    woken: those among them that they let go.
+    """
 
     parked: int
     ready: int
@@ -72,6 +82,8 @@ class PeeksStatistics(msgspec.Struct, frozen=True):
     expired: int
     withdrawn: int
     forgotten: int
+    looked_at: int
+    woken: int
 
 
 class _Waiters:
@@ -100,6 +112,7 @@ class PendingPeeks:
         self._parked: dict[Key, _Waiters] = {}
         self._count = 0  # breaks ties in arrival order
         self._ended = dict.fromkeys(("answered", "canceled", "expired", "withdrawn", "forgotten"), 0)
+        self._looked_at = self._woken = 0
 
     def __len__(self) -> int:
         return len(self._peeks)
@@ -147,6 +160,8 @@ class PendingPeeks:
             waiters.live -= 1
             woken.append(pending)
             waiters.trim()
+        self._woken += len(woken)
+        self._looked_at += len(woken) + bool(waiters.live)  # the next one still waits
         if not waiters.live:
             del self._parked[collection]
         return woken
@@ -186,7 +201,10 @@ class PendingPeeks:
 
     def statistics(self) -> PeeksStatistics:
         parked = sum(w.live for w in self._parked.values())
-        return PeeksStatistics(parked, len(self._peeks) - parked, len(self._parked), **self._ended)
+        return PeeksStatistics(
+            parked, len(self._peeks) - parked, len(self._parked), **self._ended,
+            looked_at=self._looked_at, woken=self._woken,
+        )  # fmt: skip
 
     def validate_state(self) -> None:
         """Check that table and heaps agree. Cost: all of it."""
@@ -218,6 +236,15 @@ class PendingPeeks:
         self._count += 1
         heapq.heappush(waiters.heap, (time, self._count, pending))
         waiters.trim()
+
+    def parked_on(self, collection: Key) -> int:
+        """How many peeks are parked on the collection."""
+        waiters = self._parked.get(collection)
+        return 0 if waiters is None else waiters.live
+
+    def oldest(self, most: int) -> list[PendingPeek]:
+        """Those that came first of all that are owed an answer."""
+        return list(itertools.islice(self._peeks.values(), most))
 
     def _waiting(self, collection: Key) -> Iterator[tuple[int, int, PendingPeek]]:
         waiters = self._parked.get(collection)

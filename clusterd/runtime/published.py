@@ -11,13 +11,15 @@ Does not: decide when to look (the core does), copy rows, hold compaction back.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from clusterd.runtime.effects import PageSeen
 from clusterd.runtime.evaluate import Readable
 from clusterd.runtime.peeks import Key
 from controller_proto.ids import GlobalId, id_to_u64
 from shm_arrangements.errors import PublicationClosed
 from shm_arrangements.frontier import Frontier
-from shm_arrangements.names import HALVES, PageName
+from shm_arrangements.names import HALVES, PageName, collection_text
 from shm_arrangements.page_layout import PageStatus
 from shm_arrangements.registry import (
     ArrangementSharingRegistry,
@@ -150,6 +152,12 @@ class PublishedIndexes:
             else:
                 due = at if due is None else min(due, at)
         return due
+
+    def snapshots(self) -> Iterator[tuple[Key, int, float]]:
+        """The snapshots that are kept: of which index, how many bytes they map, and when they were used."""
+        for handle in self._recent:
+            nbytes = sum(batch.nbytes for snapshot in handle.snapshots for batch in snapshot.batches())
+            yield (collection_text(handle.made_as.id), handle.made_as.incarnation), nbytes, handle.used_s
 
     def statistics(self) -> RegistryStatistics:
         return self._registry.statistics()

@@ -34,6 +34,7 @@ class Reads:
         self._peeks = state.peeks
         self._role = state.policy.role.value
         self._put_off: dict[tuple[int, str], PendingPeek] = {}
+        self._unread = dict.fromkeys(("error", "canceled"), 0)  # answers for which nothing was looked at
 
     def peek(self, session: int, peek: Peek, key: Key) -> bool:
         """A new peek of `key`; whether it was put off. Raises Refusal(`duplicate-uuid`)."""
@@ -190,10 +191,15 @@ class Reads:
                 self._state.emit(fx.Abandon(session, pending.uuid))
             self._state.touch(pending.collection)
 
+    def totals(self) -> tuple[tuple[str, str, int], ...]:
+        """Answers for which nothing was looked at: result, "none", how many."""
+        return tuple((result, "none", count) for result, count in self._unread.items())
+
     def _answer_error(self, session: int, uuid: str, refusal: Refusal) -> None:
         self._answer(session, uuid, PeekError(refusal.code, refusal.message, refusal.hint))
 
     def _answer(self, session: int, uuid: str, result: PeekResult) -> None:
+        self._unread["canceled" if isinstance(result, PeekCanceled) else "error"] += 1
         response = PeekResponse(uuid, result, served_by=self._role)
         raw = msgspec.Raw(msgspec.msgpack.encode(response))
         self._state.emit(fx.Send(internal.Answer(session, uuid, raw)))
