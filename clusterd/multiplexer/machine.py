@@ -33,6 +33,7 @@ from clusterd.multiplexer.events import (
     WorkerSaid,
 )
 from clusterd.multiplexer.iterations import Iterations
+from clusterd.multiplexer.notices import NoticeStatistics
 from clusterd.multiplexer.peeks import Peeks
 from clusterd.multiplexer.placement import Placement
 from clusterd.multiplexer.reports import Reports
@@ -62,7 +63,7 @@ __all__ = ["Multiplexer", "MuxStatistics"]
 class MuxStatistics(msgspec.Struct, frozen=True):
     """Counts of what is held now, but for `stale_answers` and `reconciled`, which only grow.
 
-    answers_stashed: those of the peeks in flight that go out in parts.
+    answers_stashed: those of the peeks in flight that go out in parts. notices: by interactive worker, ever.
     reconciled: dataflows by what became of them when a controller came back (`reconcile.tally`).
     """
 
@@ -72,6 +73,7 @@ class MuxStatistics(msgspec.Struct, frozen=True):
     declared: int
     syncs_pending: int
     notice_entries: int
+    notices: dict[str, NoticeStatistics]
     frontiers_pending: int
     stale_answers: int
     reconciled: dict[str, int]
@@ -179,6 +181,11 @@ class Multiplexer:
         """Have the next part of a large answer sent. Call when the client has room."""
         return self._peeks.fetch(session)
 
+    @property
+    def settings(self) -> Mapping[str, bool | int | float | str]:
+        """Those in force."""
+        return self._state.settings.values
+
     def statistics(self) -> MuxStatistics:
         sessions = self._state.sessions.values()
         return MuxStatistics(
@@ -188,6 +195,7 @@ class Multiplexer:
             declared=sum(len(catalog) for catalog in self._state.catalogs(*sessions)),
             syncs_pending=sum(s.syncs_pending for s in sessions),
             notice_entries=sum(board.size for board in self._state.boards.values()),
+            notices={f"interactive/{n - 1}": board.statistics() for n, board in self._state.boards.items()},
             frontiers_pending=sum(len(s.frontiers) for s in sessions),
             stale_answers=self._peeks.stale_answers,
             reconciled=dict(self._iterations.reconciled),

@@ -14,17 +14,35 @@ Does not: know what is on a page, send anything.
 
 from __future__ import annotations
 
+import msgspec
+
 from clusterd.multiplexer.declared import Key
 
-__all__ = ["NoticeBoard"]
+__all__ = ["NoticeBoard", "NoticeStatistics"]
+
+
+class NoticeStatistics(msgspec.Struct, frozen=True):
+    """heard: notices of maintenance; coalesced: those among them of an id whose mark stood; put_off: those
+    that nobody waited for; sent: what was written to the worker; all ever. ready, dirty: marks now.
+
+    Each mark is one notice that was not coalesced, and goes out, waits, or goes with its collection.
+    """
+
+    heard: int
+    coalesced: int
+    put_off: int
+    sent: int
+    ready: int
+    dirty: int
 
 
 class NoticeBoard:
     """What one worker is owed."""
 
-    __slots__ = ("_announced", "_dirty", "_interest", "_ready")
+    __slots__ = ("_announced", "_coalesced", "_dirty", "_heard", "_interest", "_put_off", "_ready", "_sent")
 
     def __init__(self) -> None:
+        self._heard = self._coalesced = self._put_off = self._sent = 0
         self._ready: dict[Key, None] = {}  # in the order they became ready
         self._dirty: set[Key] = set()
         self._announced: set[Key] = set()  # whose first notice was made ready
@@ -47,13 +65,17 @@ class NoticeBoard:
 
         A page that is being torn down is always worth a notice: the worker may hold its memory.
         """
-        if not standing:
+        self._heard += 1
+        if key in self._ready or (key in self._dirty and standing):
+            self._coalesced += 1
+        elif not standing:
             self._dirty.discard(key)
             self._ready[key] = None
         elif key in self._interest or key not in self._announced:
             self._announced.add(key)
             self._ready[key] = None
-        elif key not in self._ready:
+        else:
+            self._put_off += 1
             self._dirty.add(key)
 
     def gain(self, key: Key) -> None:
@@ -78,9 +100,15 @@ class NoticeBoard:
         """What is to be written now; the marks are cleared before the caller writes."""
         keys = list(self._ready)
         self._ready.clear()
+        self._sent += len(keys)
         return keys
 
     def forget(self, key: Key) -> None:
         """The collection is over; what is ready still goes out."""
         self._dirty.discard(key)
         self._announced.discard(key)
+
+    def statistics(self) -> NoticeStatistics:
+        return NoticeStatistics(
+            self._heard, self._coalesced, self._put_off, self._sent, len(self._ready), len(self._dirty)
+        )

@@ -30,9 +30,10 @@ from clusterd import internal
 from clusterd.runtime import effects as fx
 from clusterd.runtime.collection import Collection, Dataflow
 from clusterd.runtime.flows import Flows
+from clusterd.runtime.holds import HoldStatistics, hold_statistics
 from clusterd.runtime.peeks import Key, PeeksStatistics
 from clusterd.runtime.reads import Reads
-from clusterd.runtime.state import Policy, Ports, RuntimeState, dropped, unknown
+from clusterd.runtime.state import LookStatistics, Policy, Ports, RuntimeState, dropped, unknown
 from controller_proto.command import (
     AllowCompaction,
     AllowWrites,
@@ -74,7 +75,7 @@ class RuntimePolicy(Policy, Protocol):
 
 
 class CoreStatistics(msgspec.Struct, frozen=True):
-    """Counts of what is held now. `widest_hold_gap`: times between what a controller allowed and the hold."""
+    """Counts of what is held now, but for `looks`."""
 
     collections: int
     placeholders: int
@@ -83,7 +84,8 @@ class CoreStatistics(msgspec.Struct, frozen=True):
     refused: int
     queued: int
     shards: int
-    widest_hold_gap: int
+    holds: HoldStatistics
+    looks: LookStatistics
     peeks: PeeksStatistics
 
 
@@ -165,9 +167,6 @@ class RuntimeCore:
 
     def statistics(self) -> CoreStatistics:
         collections = self.state.collections.values()
-        gaps = [
-            c.applied.time - c.hold.time for c in collections if not (c.applied.is_empty or c.hold.is_empty)
-        ]
         return CoreStatistics(
             collections=len(self.state.collections),
             placeholders=sum(c.is_placeholder for c in collections),
@@ -176,7 +175,8 @@ class RuntimeCore:
             refused=len(self.state.refused),
             queued=len(self._queue),
             shards=self.flows.shards,
-            widest_hold_gap=max(gaps, default=0),
+            holds=hold_statistics(collections),
+            looks=LookStatistics(**self.state.looks),
             peeks=self.state.peeks.statistics(),
         )
 

@@ -72,6 +72,7 @@ class Interactive:
     def look(self, state: RuntimeState, collection: Collection) -> None:
         if collection.key not in self._reading:
             self._reading.add(collection.key)
+            state.looks["read"] += 1
             stored = collection.export if collection.is_view else None
             state.emit(fx.ReadPage(collection.key, stored))
 
@@ -89,6 +90,7 @@ class Interactive:
                 core.flows.drop(collection)
 
     def _on_look(self, core: RuntimeCore, look: internal.Look) -> None:
+        core.state.looks["heard"] += 1
         collection = core.state.collections.get((look.id, look.incarnation))
         if collection is None or collection.is_owned or collection.is_placeholder:
             return  # a declaration makes its reader look anyway

@@ -61,6 +61,7 @@ class Maintenance:
 
     def moved(self, state: RuntimeState, collection: Collection) -> None:
         if self.appliers:
+            state.looks["moved"] += 1
             self._dirty[collection.key] = None
 
     @property
@@ -72,6 +73,7 @@ class Maintenance:
             del self._dirty[key]
             if key in core.state.collections:  # of what is gone, everybody has let go
                 self._unacknowledged.add(key)
+                core.state.looks["said"] += 1
                 core.state.emit(fx.Send(internal.Look(*key)))
 
     def initialised(self, core: RuntimeCore) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+import msgspec
+
 from clusterd.process import ComputeRuntimeRole
 from clusterd.runtime import effects as fx
 from clusterd.runtime.collection import Collection, Dataflow, Planned
@@ -20,7 +22,18 @@ from controller_proto.dataflow import DataflowHeader, Export
 from controller_proto.errors import Refusal
 from controller_proto.ids import GlobalId
 
-__all__ = ["Policy", "Ports", "RuntimeState", "dropped", "unknown"]
+__all__ = ["LookStatistics", "Policy", "Ports", "RuntimeState", "dropped", "unknown"]
+
+
+class LookStatistics(msgspec.Struct, frozen=True):
+    """Notices that pages moved (R10), ever. moved: own pages, said: notices of that, at most one under way an
+    id; heard: notices of others' pages; read: times that a page, or a view's shard, was looked at.
+    """
+
+    moved: int = 0
+    said: int = 0
+    heard: int = 0
+    read: int = 0
 
 
 class Ports(Protocol):
@@ -57,7 +70,7 @@ class RuntimeState:
     """collections, dataflows: by name, both announced and standing ones. session: the controller's.
 
     proposed: of a controller in initialisation, for collections that stand and go on in its session: as its
-    commands so far have them.
+    commands so far have them. looks: the counts of LookStatistics.
     """
 
     def __init__(self, policy: Policy, ports: Ports) -> None:
@@ -70,6 +83,7 @@ class RuntimeState:
         self.session = 0
         self.refused: set[Key] = set()  # what refused commands of this session would have made
         self.touched: dict[Key, None] = {}
+        self.looks = msgspec.structs.asdict(LookStatistics())
         self._out: list[fx.Effect] = []
 
     def emit(self, effect: fx.Effect) -> None:

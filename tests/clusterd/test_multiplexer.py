@@ -952,7 +952,9 @@ def test_h14_a_thousand_queries_leave_nothing_behind() -> None:
         bench.terminal(1, session, id, bench.incarnation(id))
         bench.compact(session, "u1", i)
         bench.to_worker = {worker: [] for worker in bench.workers}
-    assert bench.mux.statistics() == start
+    ended = bench.mux.statistics()
+    assert msgspec.structs.replace(ended, notices=start.notices) == start
+    assert ended.notices["interactive/0"].heard == 1001
     assert bench.mux._state.standing is not None
     assert bench.mux._state.standing._gone.ranges == 1
     assert refusal(bench, session, bench.query(session, "t500", "u1", as_of=2000)).code == "duplicate-id"

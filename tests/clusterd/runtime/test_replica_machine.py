@@ -17,10 +17,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from clusterd.multiplexer import events as mx
 from controller_proto.command import InitializationComplete
 from controller_proto.response import PeekCanceled, PeekError, PeekResponse, PeekRows, Refused
-from tests.clusterd.runtime.world import World
+from tests.clusterd.runtime.world import ALIAS, World
 
 TIMES = st.integers(0, 12)
 FAR = 1000
+PLAIN, CHANGED = b"\x80", b"\x90"
 
 
 @dataclass
@@ -35,6 +36,7 @@ class Said:
     scheduled: bool = False
     dropped: bool = False
     bad: bool = False
+    body: bytes = PLAIN
 
 
 @dataclass
@@ -121,6 +123,23 @@ class ReplicaMachine(RuleBasedStateMachine):
         if self.workers > 1 and sum(self.model.ids[i].query for i in imports) > 1:
             return  # results of queries may live on different workers
         as_of = max(self.model.ids[i].floor for i in imports) + later
+        self.create_importer(imports, as_of, query, early)
+
+    @rule(data=st.data(), early=st.booleans(), later=st.integers(0, 3), twin=st.booleans())
+    def create_alias(self, data: st.DataObject, early: bool, later: int, twin: bool) -> None:
+        originals = [id for id in self.live() if not self.model.ids[id].query]
+        if not originals:
+            return
+        original = data.draw(st.sampled_from(originals))
+        as_of = self.model.ids[original].floor + later
+        ids = tuple(self.fresh("u") for _ in range(2 if twin else 1))
+        self.world.create(*ids, shard=None, imports=(original,), as_of=as_of, body=ALIAS)
+        for id in ids:
+            self.model.ids[id] = Said(as_of, as_of, False, (original,), ids, body=ALIAS)
+        for id in ids if early else ():
+            self.schedule_one(id)
+
+    def create_importer(self, imports: tuple[str, ...], as_of: int, query: bool, early: bool) -> None:
         id = self.fresh("t" if query else "u")
         if query:
             self.world.query(id, *imports, as_of=as_of)
@@ -151,14 +170,14 @@ class ReplicaMachine(RuleBasedStateMachine):
         said = self.older[twins[0]]
         floors = [self.older[id].floor for id in twins]
         as_of = max(0, max(floors) + later, *(ids[i].floor for i in said.imports), 0)
-        body = b"\x90" if changed and self.random.random() < 0.3 else b"\x80"
+        body = CHANGED if changed and self.random.random() < 0.3 else said.body
         if said.query:
             self.world.query(twins[0], *said.imports, as_of=as_of, body=body)
         else:
             shard = None if said.imports else "S"
             self.world.create(*twins, shard=shard, imports=said.imports, as_of=as_of, body=body)
         for id in twins:
-            ids[id] = Said(as_of, as_of, said.query, said.imports, twins)
+            ids[id] = Said(as_of, as_of, said.query, said.imports, twins, body=body)
         for id in twins if early else ():
             self.schedule_one(id)
 

@@ -239,7 +239,8 @@ class Worker:
             graph.round = effect
             if effect.lower == 0:
                 for key, original in graph.aliases.items():
-                    pages[key] = pages[original]
+                    if key in self.core.state.collections:
+                        pages[key] = pages[original]
         elif isinstance(effect, fx.CloseGraph):
             del self.graphs[effect.number]
         elif isinstance(effect, fx.CloseIndex):
