@@ -57,7 +57,10 @@ class SqliteCatalog:
         with self._reading():
             # Autocommit: transactions are written out, `mode=rw` never makes a file.
             uri = f"file:{quote(str(path))}?mode=rw"
-            self._db = sqlite3.connect(uri, uri=True, timeout=lock_wait_s, isolation_level=None)
+            self._db = sqlite3.connect(
+                uri, uri=True, timeout=lock_wait_s, isolation_level=None,
+                check_same_thread=False,  # a client may go from thread to thread; SQLite has its own locks
+            )  # fmt: skip
             self._db.execute("PRAGMA synchronous = EXTRA")
 
     @staticmethod

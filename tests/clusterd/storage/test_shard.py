@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,14 @@ def test_what_was_appended_is_read_by_another_store(store: Store) -> None:
     stats = shard.statistics()
     assert (stats.parts, stats.updates) == (1, 3)
     assert stats.nbytes == sum(path.stat().st_size for path in directory(store, shard).glob("part-*"))
+
+
+def test_a_shard_goes_from_thread_to_thread(store: Store) -> None:
+    shard = store.create_shard("s", SAMPLE_SCHEMA)
+    shard.append(sample([0]), at(0), at(1))
+    with ThreadPoolExecutor(1) as other:
+        other.submit(shard.append, sample([1], 1), at(1), at(2)).result(DEADLINE_S)
+    assert shard.upper == at(2)
 
 
 @pytest.mark.slow
