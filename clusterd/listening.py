@@ -1,4 +1,5 @@
-"""The socket file a daemon listens on: taken only if nobody live has it, given back at the end.
+"""The sockets a daemon listens on. Of the unix socket the file is taken only if nobody live has it, and
+given back at the end.
 
 Two daemons that start at once must not each take the other's fresh file for a stale one, so looking and
 binding happen under a lock on the directory; it leaves no file behind. A file whose owner died answers a
@@ -22,7 +23,7 @@ from pathlib import Path
 from clusterd.errors import SocketInUse, UsageError
 from clusterd.events import StaleSocketReplaced, emit
 
-__all__ = ["ListeningSocket"]
+__all__ = ["ListeningSocket", "listen_tcp"]
 
 _PATH_BYTES = 107  # sun_path, without its NUL
 _BACKLOG = 128
@@ -69,6 +70,15 @@ class ListeningSocket:
                 self.path.unlink()
         except OSError:
             return
+
+
+def listen_tcp(host: str, port: int) -> socket.socket:
+    """A TCP socket that listens; port 0: any that is free. Raises UsageError."""
+    try:
+        (family, _, _, _, where), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return socket.create_server((where[0], port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
 
 
 def _clear(path: Path) -> None:

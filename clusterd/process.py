@@ -32,6 +32,7 @@ from clusterd.config import Config
 
 __all__ = [
     "ComputeRuntimeRole",
+    "ConsoleSpec",
     "Died",
     "MuxSpec",
     "WorkerLink",
@@ -101,6 +102,22 @@ class MuxSpec:
     control: Any
     parent_pid: int
     config: Config
+    instance: str = ""
+    ring: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSpec:
+    """What the console gets. listener: a TCP socket that listens, by the name `host`; address: the daemon's.
+
+    `control` as a worker's, and b"stop" comes in on it.
+    """
+
+    listener: Any
+    host: str
+    address: str
+    control: Any
+    parent_pid: int
 
 
 class Died(msgspec.Struct, frozen=True, tag="died"):

@@ -17,8 +17,9 @@ ALLOWED = {
         "numpy", "numba", "llvmlite", "pyarrow", "hypothesis", "click", "pandas", "_posixshmem",
     },
     "clusterd": {
-        "controller_proto", "shm_arrangements", "click", "duckdb", "llvmlite", "msgpack", "msgspec",
-        "multiprocess", "numba", "numpy", "psutil", "psycopg", "pyarrow", "rich", "setproctitle",
+        "controller_proto", "shm_arrangements", "click", "duckdb", "h11", "llvmlite", "msgpack", "msgspec",
+        "multiprocess", "numba", "numpy", "prometheus_client", "psutil", "psycopg", "pyarrow", "rich",
+        "setproctitle",
     },
 }  # fmt: skip
 
@@ -32,6 +33,8 @@ ONLY = {
         "clusterd/ingest/columns.py",
         "clusterd/ingest/snapshot.py",
     },
+    "h11": {"clusterd/console/http.py"},
+    "prometheus_client": {"clusterd/console/metrics_text.py"},
     "duckdb": {"clusterd/client/sql.py"},
     "hypothesis": {"shm_arrangements/testing"},
     "pandas": {"shm_arrangements/frames.py"},
@@ -105,7 +108,7 @@ LAYERS = {
         ["ingest.cli"],
         ["operators"], ["dataflow"], ["render"], ["runtime"], ["link"], ["runtime.loop"],
         ["turns"], ["client_links"], ["endpoint", "listening"],
-        ["supervisor"], ["launcher", "client"], ["driver"],
+        ["console"], ["supervisor"], ["launcher", "client"], ["driver"],
         ["driver_cli", "sql_cli", "__main__"],
     ],
 }  # fmt: skip
