@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from clusterd.client import peeks
 from clusterd.client.answer import Answer
-from clusterd.client.arguments import LAST_TIME, position_of, read_time_of, renamed, require_list, time_of
+from clusterd.client.arguments import LAST_TIME, position_of, renamed, require_list, time_of
 from clusterd.client.core import Core
 from clusterd.client.feed import Feed
 from clusterd.client.handle import Handle, Standing
@@ -139,22 +139,24 @@ class Dataflows:
         return (yield from self.create(plan, key, names, id, as_of, until=None, schedule=schedule))
 
     def query(
-        self,
-        on: str | Plan | Handle,
-        at: int | Literal["latest"] | None,
-        names: Sequence[str] | None,
-        timeout_s: float | None,
+        self, plan: Plan, time: int, names: Sequence[str] | None, timeout_s: float | None
     ) -> Operation[Answer]:
-        """As `Client.query`."""
+        """As `Client.query`, at `time`."""
+    def reads(self, plan: Plan) -> list[Standing | str]:
+        """What a plan reads, as far as we know it: indexes, and shards by name."""
+        used = gets(plan)
+        shards = [name for name, source in self.sources.items() if source in used]
+        known = {**self._found, **self.standing}
+        return [*shards, *(known[id] for id in used if id in known)]
+
+    def newest(self, plan: Plan) -> Operation[int]:
+        """The newest time that all that a plan reads have sealed, of indexes as far as was heard."""
+        reads = self.reads(plan)
+        shards = [one for one in reads if isinstance(one, str)]
+        states = (yield from work(lambda: self._shards.states(shards))) if shards else {}
+        return self._newest(list(states.values()), [one for one in reads if isinstance(one, Standing)])
+
         require_list("names", names)
-        time = read_time_of(at)
-        plan = yield from self.input(on)
-        if time is None:
-            used = gets(plan)
-            shards = [name for name, source in self.sources.items() if source in used]
-            states = (yield from work(lambda: self._shards.states(shards))) if shards else {}
-            indexes = [self.standing[id] for id in used if id in self.standing]
-            time = self._newest(list(states.values()), indexes)
         until = None if time == LAST_TIME else time + 1
         index = yield from self.create(plan, (), names, self.fresh("t"), time, until=until, schedule=True)
         try:
@@ -293,8 +295,8 @@ class Dataflows:
         return frozenset(under)
 
     def uppers(self, of: Standing | str) -> Operation[list[WireFrontier]]:
-        """How far the shards that `of` is made of are sealed; a text is the name of a shard. Raises
-        LocalProtocolError if we cannot know.
+        """How far the shards that `of` is made of are sealed; a text is the name of a shard, of a view
+        perhaps. Raises LocalProtocolError if we cannot know.
         """
         name = of if isinstance(of, str) else of.export.id
         shards = frozenset([of]) if isinstance(of, str) else of.shards
@@ -304,6 +306,8 @@ class Dataflows:
                 return [state.upper for state in states.values()]
         except Refusal:
             if not isinstance(of, str):
+        if isinstance(of, str):
+            of = next((one for one in self.standing.values() if one.export.shard == of), of)
                 raise
         message = f"what {name} is made of is not known to this client, which did not create it"
         raise LocalProtocolError("unknown-shard", message, "read at a time, or at='latest'")

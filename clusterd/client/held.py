@@ -1,17 +1,18 @@
-"""Held: a collection that the replica keeps up, as a user of the blocking client holds it. Every call goes through
-its Client.
+"""Held: a collection that the replica keeps up, as a user of the blocking client holds it.
+
+Every call goes through its Client.
 
 Does not: own anything; letting go of it leaves the collection where it is.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from clusterd.client.answer import Answer
 from clusterd.client.handle import Handle, Standing
 from clusterd.client.operation import DEADLINE_S
-from clusterd.client.peeks import PeekOptions
+from clusterd.client.peeks import At, PeekOptions
 from controller_proto.dataflow import WireFrontier
 from controller_proto.response import Status
 
@@ -52,7 +53,7 @@ class Held(Handle):
         """As `Client.peek`."""
         return self._client.peek(self, timeout_s=timeout_s, **options)
 
-    def count(self, at: int | Literal["latest"] | None = "latest") -> int:
+    def count(self, at: At = "latest") -> int:
         """How many rows there are at `at`, as `peek` takes it."""
         return self.peek(at=at).total
 

@@ -10,26 +10,28 @@
 What was written is the newest time up to which all shards that a collection is made of are sealed, through
 other indexes and views too; the client looks when the read begins. So a strict read sees every write that had
 ended before it began, and a bound is never judged by what was written later. It knows the shards only of what
-it created. Each answer says its `time`.
+it created. Peeks, counts, queries and SQL have the same modes; of several inputs or tables, one time is read,
+and what was written is judged by the shards of all of them. Each answer says its `time`.
 
 Does not: wait; the operations here say for what.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from clusterd.client import peeks
 from clusterd.client.answer import Answer, PeekFailed
-from clusterd.client.arguments import LAST_TIME
+from clusterd.client.arguments import LAST_TIME, read_time_of
 from clusterd.client.core import Core
 from clusterd.client.dataflows import Dataflows
-from clusterd.client.handle import Standing
+from clusterd.client.handle import Handle, Standing
 from clusterd.client.operation import Operation
-from clusterd.client.peeks import Bounded, PeekOptions
+from clusterd.client.peeks import At, Bounded, PeekOptions
 from controller_proto.dataflow import WireFrontier
+from controller_proto.plan import Plan
 
-__all__ = ["TooStale", "newest_of", "read"]
+__all__ = ["TooStale", "newest_of", "query", "read", "written_to"]
 
 
 class TooStale(Exception):
@@ -54,12 +56,47 @@ def read(
     """
     at = options.get("at")
     if isinstance(at, Bounded):
-        written = newest_of((yield from dataflows.uppers(of)), of.since)
+        written = yield from written_to(dataflows, [of])
         return (yield from _bounded(core, of, timeout_s, options, written, at.behind))
     if at == "strict":
-        written = newest_of((yield from dataflows.uppers(of)), of.since)
+        written = yield from written_to(dataflows, [of])
         options = {**options, "at": written}
     return (yield from peeks.peek(core, of, timeout_s, options))
+
+
+def query(
+    core: Core,
+    dataflows: Dataflows,
+    on: str | Plan | Handle,
+    at: At,
+    names: Sequence[str] | None,
+    timeout_s: float | None,
+) -> Operation[Answer]:
+    """As `Client.query`. A bound is judged before anything is computed."""
+    time = None if at == "strict" or isinstance(at, Bounded) else read_time_of(at)
+    plan = yield from dataflows.input(on)
+    reads = dataflows.reads(plan)
+    if at == "strict" and reads:
+        time = yield from written_to(dataflows, reads)
+    elif time is None:
+        time = yield from dataflows.newest(plan)
+    if isinstance(at, Bounded) and reads:
+        written = yield from written_to(dataflows, reads)
+        if time < written - at.behind:
+            raise TooStale("the query", time, written, at.behind)
+    return (yield from dataflows.query(plan, time, names, timeout_s))
+
+
+def written_to(dataflows: Dataflows, reads: Iterable[Standing | str]) -> Operation[int]:
+    """The newest time up to which what these are made of is there; a text is the name of a shard. Raises
+    LocalProtocolError if we cannot know.
+    """
+    uppers: list[WireFrontier] = []
+    since = 0
+    for one in reads:
+        uppers += yield from dataflows.uppers(one)
+        since = max(since, 0 if isinstance(one, str) else one.since)
+    return newest_of(uppers, since)
 
 
 def newest_of(uppers: Iterable[WireFrontier], since: int) -> int:

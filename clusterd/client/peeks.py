@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 from uuid import uuid4
 
 from clusterd.client.answer import Answer, PeekCanceled, PeekFailed
@@ -26,7 +26,7 @@ from controller_proto.parse_expr import parse_expr
 from controller_proto.plan import OrderBy
 from controller_proto.validate import validate_peek
 
-__all__ = ["Bounded", "PeekOptions", "peek", "start_peek", "wait_answer", "wait_frontier"]
+__all__ = ["At", "Bounded", "PeekOptions", "peek", "start_peek", "wait_answer", "wait_frontier"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,10 @@ class Bounded:
             raise ValueError(f"behind must be a number of times, from 0 on, it is {self.behind!r}")
 
 
+At: TypeAlias = int | Literal["latest", "strict"] | Bounded | None
+"""At which time to read, as modes.py says; None is `latest`."""
+
+
 class PeekOptions(TypedDict, total=False):
     """What a peek may say, as keywords.
 
@@ -51,7 +55,7 @@ class PeekOptions(TypedDict, total=False):
     return. wait_s: the longest that the replica has it wait for its time, answered `wait-limit` then.
     """
 
-    at: int | Literal["latest", "strict"] | Bounded | None
+    at: At
     keys: Sequence[Any] | None
     where: Sequence[Expr | str]
     order_by: Sequence[str | OrderBy]
@@ -65,7 +69,7 @@ def start_peek(
     core: Core,
     of: Standing,
     *,
-    at: int | Literal["latest", "strict"] | Bounded | None = None,
+    at: At = None,
     keys: Sequence[Any] | None = None,
     where: Sequence[Expr | str] = (),
     order_by: Sequence[str | OrderBy] = (),

@@ -24,7 +24,7 @@ from clusterd.client.feed import Feed
 from clusterd.client.handle import Handle, standing_of
 from clusterd.client.index import Index
 from clusterd.client.operation import DEADLINE_S, Operation, Wait, Work
-from clusterd.client.peeks import Bounded, PeekOptions
+from clusterd.client.peeks import At, PeekOptions
 from clusterd.client.place import instance_of, open_store, place_of
 from clusterd.client.shards import Shards
 from clusterd.client.sql import SqlSession
@@ -310,16 +310,16 @@ class Client:
         self,
         on: str | Plan | Handle,
         *,
-        at: int | Literal["latest"] | None = "latest",
+        at: At = "latest",
         names: Sequence[str] | None = None,
         timeout_s: float | None = DEADLINE_S,
     ) -> Answer:
         """The rows of a plan over indexes and shards (or its text), computed once, by the runtime for reads
-        if there is one. at: `latest` (None is the same) is the newest time that all of them have sealed, of
-        indexes as far as was heard. Raises Refusal as `create_index`, and as `peek`.
+        if there is one. at: as `peek` takes it; `latest` is the newest time that all of them have sealed, of
+        indexes as far as was heard. Raises Refusal as `create_index`, and as `peek`; TooStale.
         """
         self.pump()
-        return self.run(self.dataflows.query(on, at, names, timeout_s))
+        return self.run(modes.query(self.core, self.dataflows, on, at, names, timeout_s))
 
     def subscribe(
         self,
@@ -404,8 +404,8 @@ class Client:
         return self.core.statuses.get(id)
 
     def wait_hydrated(self, id: GlobalId, timeout_s: float | None = DEADLINE_S) -> Status:
-        """Wait until all of `id` at its `as_of` is computed. Raises Refusal, as its status says, if it ended in
-        an error; TimeoutError with the status it is in.
+        """Wait until all of `id` at its `as_of` is computed. Raises Refusal, as its status says, if it ended
+        in an error; TimeoutError with the status it is in.
         """
         return self.run(peeks.wait_hydrated(self.core, id, timeout_s))
 
@@ -468,7 +468,7 @@ class Client:
         self,
         query: str,
         *,
-        at: int | Literal["latest", "strict"] | Bounded | None = "latest",
+        at: At = "latest",
         names: Names | None = None,
         timeout_s: float | None = DEADLINE_S,
     ) -> SqlResult:

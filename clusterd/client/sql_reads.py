@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import monotonic
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from clusterd.client import peeks
 from clusterd.client.arguments import read_time_of
 from clusterd.client.core import Core
 from clusterd.client.dataflows import Dataflows
 from clusterd.client.handle import Handle, Standing
-from clusterd.client.modes import TooStale, newest_of
+from clusterd.client.modes import TooStale, written_to
 from clusterd.client.operation import Operation, Work
-from clusterd.client.peeks import Bounded
+from clusterd.client.peeks import At, Bounded
 from clusterd.client.sql import SqlSession
 from clusterd.client.sql_result import SqlResult
 
@@ -37,7 +37,7 @@ def sql(
     dataflows: Dataflows,
     session: SqlSession,
     query: str,
-    at: int | Literal["latest", "strict"] | Bounded | None,
+    at: At,
     names: Names | None,
     timeout_s: float | None,
 ) -> Operation[SqlResult]:
@@ -49,7 +49,8 @@ def sql(
         tables: list[str] = yield _work(session, partial(session.tables, query))
         standing = [_standing(dataflows, meant, name) for name in tables]
         if time is None:
-            written = yield from _written(dataflows, tables, standing)
+            reads = [name if one is None else one for name, one in zip(tables, standing, strict=True)]
+            written = yield from written_to(dataflows, reads)
             time = written if at == "strict" else None
         deadline_s = None if timeout_s is None else monotonic() + timeout_s
         for one in standing:
@@ -86,13 +87,3 @@ def _standing(
     if name in meant:
         return meant[name][1]
     return dataflows.standing.get(name)
-
-
-def _written(dataflows: Dataflows, tables: list[str], standing: list[Standing | None]) -> Operation[int]:
-    """The newest time up to which all that the tables are made of is there."""
-    uppers = []
-    since = 0
-    for name, one in zip(tables, standing, strict=True):
-        uppers += yield from dataflows.uppers(name if one is None else one)
-        since = max(since, 0 if one is None else one.since)
-    return newest_of(uppers, since)

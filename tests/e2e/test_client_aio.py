@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 WITHIN_S = 60.0
 LAST = 2**64 - 1
+NO_INPUT = 'Constant // { types: "(bigint)" }\n  - (1)'
+ENDLESS = "SELECT count(*) FROM range(1000000000) a, range(1000) b WHERE a.range % 7 = b.range % 5"
 
 REFUSED = {  # what of the story is
     "shard again": "Refusal", "no source": "Refusal", "no plan": "LocalProtocolError",
@@ -34,7 +36,9 @@ REFUSED = {  # what of the story is
     "an id again": "Refusal", "query at the end of time": "TimeoutError", "nothing more": "TimeoutError",
     "closed": "SubscriptionEnded", "no setting": "Refusal", "answered once": "LocalProtocolError",
     "canceled": "PeekCanceled", "not found": "PublicationClosed", "below": "PeekFailed",
-    "dropped": "PeekFailed", "kept twice": "Refusal",
+    "dropped": "PeekFailed", "kept twice": "Refusal", "sql of nothing": "PublicationClosed",
+    "sql strict of nothing": "LocalProtocolError", "sql too early": "TimeoutError",
+    "sql at soon": "TypeError",
 }  # fmt: skip
 
 Step = tuple[str, Callable[[], Any]]
@@ -74,6 +78,17 @@ def story(c: Any, fruit: str, copies: Path) -> Generator[Step, Any, None]:
     yield "peek bounded by less", lambda: Bounded(behind=-1)
     yield "peek started strict", lambda: c.start_peek(index, at="strict")
     yield "sql", lambda: _rows_by_sql(c, f"SELECT name, kilos FROM {index.id} ORDER BY ALL", t)
+    yield "sql strict", lambda: _rows_by_sql(c, "SELECT sum(kilos) FROM f", "strict", {"f": index})
+    yield "sql bounded", lambda: _rows_by_sql(c, f"SELECT count(*) FROM {index.id}", Bounded(behind=0))
+    yield "sql of a shard", lambda: _rows_by_sql(c, f"SELECT count(*) FROM {fruit}, {index.id}", "strict")
+    yield "sql of nothing", lambda: _rows_by_sql(c, "FROM bread", "latest")
+    yield "sql strict of nothing", lambda: _rows_by_sql(c, "FROM bread", "strict")
+    yield "sql too early", lambda: _rows_by_sql(c, f"FROM {index.id}", t + 5, timeout_s=0)
+    yield "sql at soon", lambda: _rows_by_sql(c, f"FROM {index.id}", "soon")
+    yield "count strict", lambda: index.count("strict")
+    yield "query strict", lambda: c.query(index, at="strict")
+    yield "query bounded", lambda: c.query(fruit, at=Bounded(behind=0))
+    yield "query of nothing strict", lambda: c.query(NO_INPUT, at="strict")
     yield "peek where", lambda: index.peek(at=t, where=["#1 > 3"], select=["kilos"])
     yield "peek too early", lambda: index.peek(at=t + 5, timeout_s=0)
     yield "peek at soon", lambda: index.peek(at="soon")
@@ -97,6 +112,8 @@ def story(c: Any, fruit: str, copies: Path) -> Generator[Step, Any, None]:
     kept = yield "kept", lambda: c.create_materialized_view(total, f"{fruit}.kept", as_of=t, writes=False)
     yield "may be written", lambda: kept.allow_writes()
     yield "kept's rows", lambda: kept.peek(at=again)
+    yield "sql of a view", lambda: _rows_by_sql(c, f"FROM {kept.id} JOIN v USING (name)", again, {"v": total})
+    yield "sql of a view strict", lambda: _rows_by_sql(c, "SELECT count(*) FROM k", "strict", {"k": kept})
     yield "kept where", lambda: kept.shard
     yield "kept goes", lambda: kept.drop()
     yield "kept twice", lambda: c.create_materialized_view(fruit, f"{fruit}.kept")
@@ -148,13 +165,14 @@ def story(c: Any, fruit: str, copies: Path) -> Generator[Step, Any, None]:
     yield "told", lambda: repr(c)
 
 
-def _rows_by_sql(c: Any, query: str, at: int) -> Any:
-    done = c.sql(query, at=at)
+def _rows_by_sql(c: Any, query: str, at: Any, names: Any = None, **options: Any) -> Any:
+    done = c.sql(query, at=at, names=names, **options)
 
     async def awaited() -> Any:
-        return (await done).rows()
+        found = await done
+        return found.time, found.rows()
 
-    return awaited() if inspect.isawaitable(done) else done.rows()
+    return awaited() if inspect.isawaitable(done) else (done.time, done.rows())
 
 
 def _scanned(attached: Any, at: int) -> Any:
@@ -236,7 +254,12 @@ def check_story(replica: Replica, copies: Path) -> None:
     assert told["peek latest"][:3] == (0, role(replica.mode), [("pear", 5)])
     assert told["peek strict"][:2] == told["peek bounded"][:2] == told["peek latest"][:2]
     assert told["strict at the end"][0] == LAST
-    assert told["sql"] == [("apple", 3), ("pear", 5), ("pear", None)]
+    assert told["sql"] == (0, [("apple", 3), ("pear", 5), ("pear", None)])
+    assert told["sql strict"] == (0, [(8,)])
+    assert (told["sql of a shard"], told["sql bounded"]) == ((0, [(9,)]), (0, [(3,)]))
+    assert (told["count strict"], told["query strict"][0], told["query bounded"][0]) == (3, 0, 0)
+    assert told["sql of a view"] == (1, [("pear", 5, 5)])
+    assert told["sql of a view strict"] == (1, [(1,)])
     assert told["query at the end of time"][0] == "TimeoutError"
     assert told["at the end of time"][0] == told["time of the end"][0] == LAST
     assert {name: value[0] for name, value in one if _is_error(value)} == REFUSED
@@ -288,6 +311,20 @@ async def check_tasks(replica: Replica) -> None:
         await client.cancel_peek(parked)
         with pytest.raises(PeekCanceled):
             await waits
+        endless = asyncio.create_task(client.sql(ENDLESS))
+        after = asyncio.create_task(client.sql(f"SELECT count(*) FROM {days.id}"))
+        await client.write("days", [(20, "meanwhile")], at=20)
+        endless.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await endless
+        assert (await after).rows() in ([(20,)], [(21,)])
+        with pytest.raises(TimeoutError):
+            await reader.sql(f"FROM {days.id}", at=1000, timeout_s=0.01)
+        sleeping = asyncio.create_task(reader.sql(f"FROM {days.id}", at=1000))
+        await asyncio.sleep(0)
+        sleeping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sleeping
         await days.drop()
 
 
