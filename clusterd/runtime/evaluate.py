@@ -41,7 +41,9 @@ from shm_arrangements.rows import RowSpec, encode
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.types import ColumnSpec
 
-__all__ = ["Readable", "Stashing", "answer_point", "check_peek", "evaluate", "evaluate_pieces"]
+__all__ = [
+    "ErrorResponse", "Readable", "Stashing", "answer_point", "check_peek", "evaluate", "evaluate_pieces",
+]  # fmt: skip
 
 Ints = NDArray[np.int64]
 
@@ -81,6 +83,10 @@ class Readable:
     def read_time(self, time: int) -> int:
         """The time to look for in the batches, of a read at `time`."""
         return time if self.last is None else min(time, self.last)
+
+
+class ErrorResponse(bytes):
+    """An encoded PeekResponse that is an error: told apart from others without decoding it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +181,7 @@ def evaluate_pieces(
         result = PeekError("limit", why, "free room, or read less")
     else:
         return response
-    return _encode(PeekResponse(peek.uuid, result, time, served_by))
+    return ErrorResponse(_encode(PeekResponse(peek.uuid, result, time, served_by)))
 
 
 def _rows(

@@ -51,9 +51,14 @@ class Meter:
         if not pending.began_ns:
             pending.began_ns = self.clock()
 
-    def answered(self, pending: PendingPeek, result: str) -> None:
-        """What it is answered is known, but not on its way yet."""
+    def stashed(self, pending: PendingPeek) -> None:
+        """What it is answered is known, and goes in parts, the last of which is `answered`."""
         pending.ended_ns = self.clock()
+
+    def answered(self, pending: PendingPeek, result: str) -> None:
+        """What it is answered is known, but has not left yet."""
+        if not pending.ended_ns:
+            pending.ended_ns = self.clock()
         name = result, pending.path
         self._results[name] = self._results.get(name, 0) + 1
         self._sending.append(pending)
@@ -67,17 +72,18 @@ class Meter:
             phases = self._phases.get(pending.collection)
             if phases is None:
                 phases = self._phases[pending.collection] = tuple(Durations() for _ in _PHASES)
+            parked, queued, running, sending, total = phases
             came_ns, ready_ns, ended_ns = pending.came_ns, pending.ready_ns, pending.ended_ns
             if ready_ns > came_ns:
-                phases[0].add(ready_ns - came_ns)
+                parked.add(ready_ns - came_ns)
             began_ns = pending.began_ns
             if began_ns:
-                phases[1].add(began_ns - ready_ns)
+                queued.add(began_ns - ready_ns)
             else:
                 began_ns = ready_ns
-            phases[2].add(ended_ns - began_ns)
-            phases[3].add(now_ns - ended_ns)
-            phases[4].add(now_ns - came_ns)
+            running.add(ended_ns - began_ns)
+            sending.add(now_ns - ended_ns)
+            total.add(now_ns - came_ns)
         self._sending.clear()
 
     # -- what a worker does

@@ -120,6 +120,9 @@ class PendingPeeks:
     def __contains__(self, name: tuple[int, str]) -> bool:
         return name in self._peeks
 
+    def __getitem__(self, name: tuple[int, str]) -> PendingPeek:
+        return self._peeks[name]
+
     def get(self, session: int, uuid: str) -> PendingPeek | None:
         return self._peeks.get((session, uuid))
 
