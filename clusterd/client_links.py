@@ -109,9 +109,9 @@ class ClientLinks:
         """Whether nothing was stuck on its link when that was last written."""
         return self.by_session[session].mask == IN
 
-    def queue(self, client: ClientLink, payload: bytes | memoryview) -> None:
-        """Have `payload` written at the end of the turn."""
-        client.link.queue(payload)
+    def queue(self, client: ClientLink, payload: bytes | memoryview, head: bytes = b"") -> None:
+        """Have a frame of `head`, then `payload`, written at the end of the turn."""
+        client.link.queue(payload, head)
         self._touch(client)
 
     def say_goodbye(self, client: ClientLink, closing: Closing) -> None:

@@ -228,11 +228,12 @@ class Endpoint:
         if client is None or client.closing:
             return
         unread = client.link.out_bytes
-        response = memoryview(effect.response)
-        if unread > self._config.subscription_limit_bytes or len(response) > self._config.max_frame_bytes:
-            self._do(Unread(effect.session, effect.id, effect.lower, max(unread, len(response))))
+        said = memoryview(effect.said)
+        length = len(effect.head) + len(said)
+        if unread > self._config.subscription_limit_bytes or length > self._config.max_frame_bytes:
+            self._do(Unread(effect.session, effect.id, effect.lower, max(unread, length)))
             return
-        self._clients.queue(client, response)
+        self._clients.queue(client, said, effect.head)
 
     def _reply(self, effect: Reply) -> None:
         response: Response = effect.response

@@ -151,15 +151,14 @@ class Part(msgspec.Struct, frozen=True, tag="part"):
 
 
 class Telling(msgspec.Struct, frozen=True, tag="telling"):
-    """`response` is an encoded wire SubscribeResponse, or a CopyToResponse, passed on undecoded.
+    """What subscriptions, or a copy, say: encoded, the `said` of a SubscribeResponse or the `result` of a
+    CopyToResponse, to be passed on undecoded to each that it is `to`: session, id, incarnation.
 
     lower: of its batch: before it, everything was told. ends: nothing comes after it.
     """
 
-    session: int
-    id: GlobalId
-    incarnation: int
-    response: msgspec.Raw
+    to: list[tuple[int, GlobalId, int]]
+    said: msgspec.Raw
     lower: WireFrontier
     ends: bool
 

@@ -68,7 +68,7 @@ class FrameLink:
         self._rest = b""  # the beginning of a frame, shorter than LARGE_BYTES
         self._large: memoryview | None = None  # a large frame, partly there
         self._large_filled = 0
-        self._out: deque[Buffer] = deque()  # header, payload, header, ...; the first may be the rest of one
+        self._out: deque[Buffer] = deque()  # header and head, payload, header, ...; the first may be a rest
 
     @property
     def wants_write(self) -> bool:
@@ -78,13 +78,16 @@ class FrameLink:
     def fileno(self) -> int:
         return self.fd
 
-    def queue(self, payload: Buffer) -> None:
-        """Queue one frame; `flush` writes it. The payload is kept by reference: it must not change."""
+    def queue(self, payload: Buffer, head: bytes = b"") -> None:
+        """Queue one frame, of `head` and then `payload`; `flush` writes it. The payload, which may be that of
+        other frames too, is kept by reference: it must not change.
+        """
         if self.ended:
             return
-        self._out.append(_HEADER.pack(len(payload)))
+        length = len(head) + len(payload)
+        self._out.append(_HEADER.pack(length) + head)
         self._out.append(payload)
-        self.out_bytes += HEADER_BYTES + len(payload)
+        self.out_bytes += HEADER_BYTES + length
 
     def send(self, payload: Buffer) -> None:
         """Queue one frame, and write what can be written."""
@@ -200,7 +203,9 @@ class FrameLink:
             out.popleft()  # an empty payload
 
     def _parts_begun(self) -> int:
-        """Items of `_out` of a frame partly written; an odd number of items begins with a bare payload."""
+        """Items of `_out` of a frame partly written; an odd number of items begins with a bare payload, and
+        what is left of a header is a view.
+        """
         if len(self._out) % 2:
             return 1
-        return 2 if self._out and len(self._out[0]) < HEADER_BYTES else 0
+        return 2 if self._out and isinstance(self._out[0], memoryview) else 0

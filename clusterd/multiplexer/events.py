@@ -122,12 +122,13 @@ class Pass:
 class Stream:
     """Pass on what a subscription tells; if much is not read already, answer with Unread and do not.
 
-    lower: of the batch that it is of.
+    The response is `head`, then `said`, which others may be told as well. lower: of the batch that it is of.
     """
 
     session: int
     id: GlobalId
-    response: msgspec.Raw
+    head: bytes
+    said: msgspec.Raw
     lower: WireFrontier
 
 

@@ -9,6 +9,8 @@ Does not: hold back what a subscription tells (the endpoint does, and says `Unre
 
 from __future__ import annotations
 
+import msgspec
+
 from clusterd import internal
 from clusterd.multiplexer.declared import Catalog, Collection
 from clusterd.multiplexer.events import Effects, Pass, Reply, Stream, Tell, Unread
@@ -20,6 +22,23 @@ from controller_proto.ids import GlobalId
 from controller_proto.response import DroppedAt, Frontiers, Status, SubscribeResponse
 
 __all__ = ["Reports"]
+
+_encode = msgspec.msgpack.Encoder().encode
+_NOTHING = msgspec.Raw(b"\xc0")  # of one byte, in place of what is said
+
+
+class _Subscribe(msgspec.Struct, frozen=True, tag="subscribe", tag_field="t"):
+    """SubscribeResponse, with what it says as the bytes it came in, which are its last."""
+
+    id: GlobalId
+    said: msgspec.Raw
+
+
+class _CopyTo(msgspec.Struct, frozen=True, tag="copy-to", tag_field="t"):
+    """CopyToResponse, with its result as the bytes it came in."""
+
+    id: GlobalId
+    result: msgspec.Raw
 
 
 class Reports:
@@ -119,16 +138,21 @@ class Reports:
     # -- subscriptions and copies
 
     def on_telling(self, worker: int, telling: internal.Telling) -> Effects:
-        session, entry = self._told(telling.session, telling.id)
-        if session is None or entry is None or entry.incarnation != telling.incarnation:
-            return []
-        if entry.owner != worker or entry.told_all:
-            return []
-        if telling.ends:
-            self._end_telling(session, entry)
-        if entry.export.kind != "subscribe":
-            return [Pass(session.number, telling.response)]
-        return [Stream(session.number, telling.id, telling.response, telling.lower)]
+        effects: Effects = []
+        for number, id, incarnation in telling.to:
+            session, entry = self._told(number, id)
+            if session is None or entry is None or entry.incarnation != incarnation:
+                continue
+            if entry.owner != worker or entry.told_all:
+                continue
+            if telling.ends:
+                self._end_telling(session, entry)
+            if entry.export.kind == "subscribe":
+                head = _encode(_Subscribe(id, _NOTHING))[:-1]
+                effects.append(Stream(number, id, head, telling.said, telling.lower))
+            else:
+                effects.append(Pass(number, msgspec.Raw(_encode(_CopyTo(id, telling.said)))))
+        return effects
 
     def on_unread(self, unread: Unread) -> Effects:
         """The client does not take what a subscription tells it: end that one, and nothing else."""

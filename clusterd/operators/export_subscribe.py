@@ -102,6 +102,11 @@ class ExportSubscribe:
         told, self._told = self._told, []
         return told
 
+    @property
+    def owes(self) -> bool:
+        """Whether updates are held until an error is gone."""
+        return bool(self._held)
+
     def statistics(self) -> OperatorStatistics:
         """What is held while there is an error, or until a round is over."""
         held = [*self._held, *self._oks]

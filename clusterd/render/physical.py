@@ -9,6 +9,7 @@ Does not: hold operators, shards or arrangements.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from clusterd.dataflow.operator import Columns
@@ -320,6 +321,16 @@ class PhysicalPlan:
     def computes(self) -> bool:
         """Whether anything but aliases comes of it."""
         return not all(isinstance(node, AliasNode) for node in self.nodes)
+
+    @property
+    def likeness(self) -> bytes:
+        """What plans share that compute the same of imports of the same names, however they name exports.
+
+        The text of a node names every type and value in it, exactly: what differs does not look the same.
+        """
+        sources = [(source.id, source.shard) for source in self.header.source_imports]
+        nodes = [(node.input, node.columns) if isinstance(node, ExportNode) else node for node in self.nodes]
+        return hashlib.blake2b(repr((sources, nodes)).encode(), digest_size=16).digest()
 
 
 def inputs_of(node: Node) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ Does not: decide when to act on a hold.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -39,6 +39,10 @@ class Planned(Protocol):
     def computes(self) -> bool:
         """Whether anything but aliases comes of it."""
 
+    @property
+    def likeness(self) -> bytes:
+        """What it shares with those that compute the same of the same, whatever their exports are called."""
+
 
 def meet_all(frontiers: Iterable[Frontier]) -> Frontier:
     """The least of them; empty for none."""
@@ -57,6 +61,7 @@ class Collection:
     of_reader: a subscription of a session beside the controller's; it ends with that session.
     gone: "" or the code that new commands and peeks get: `dropped`, or `unknown-id` for what was undeclared.
     ended: why the query that makes it was given up: what its peeks get. It can still be dropped.
+    told: up to where a subscription was told; empty once all was said.
     stale: its page has moved since it was last read, or was never read.
     needs: dataflow number -> the frontier at which that dataflow still reads it.
     applied_by: what each interactive worker has applied (maintenance only).
@@ -64,7 +69,7 @@ class Collection:
 
     __slots__ = (
         "announced", "applied", "applied_by", "as_of", "dataflow", "ended", "export", "gone", "hold", "key",
-        "needs", "of_reader", "session", "stale", "standing", "upper",
+        "needs", "of_reader", "session", "stale", "standing", "told", "upper",
     )  # fmt: skip
 
     def __init__(
@@ -87,7 +92,7 @@ class Collection:
         self.applied = start
         self.applied_by = [start] * appliers
         self.hold = start
-        self.upper = Frontier.minimum()
+        self.upper = self.told = Frontier.minimum()
         self.needs: dict[int, Frontier] = {}
         self.standing = False
         self.stale = True
@@ -118,8 +123,10 @@ class Collection:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether its contents are of use to anybody: it is not dropped, or a dataflow here imports it."""
-        return not self.applied.is_empty or bool(self.needs)
+        """Whether its contents are of use to anybody: it goes on and is not dropped, or a dataflow here
+        imports it.
+        """
+        return (self.ended is None and not self.applied.is_empty) or bool(self.needs)
 
     def take_hold(self, parked: Frontier) -> Frontier:
         """R6. parked: the least time a parked peek needs."""
@@ -147,15 +154,17 @@ class Dataflow:
     computes: whether anything but aliases comes of it.
     header: with an `until` that is no later than what a subscription asked for (`up_to`); of a copy, its one
         time.
-    live: exports not closed yet. running: the upper of the round in flight.
-    rows_done, rows_expected: of its first round, as last heard.
+    live: exports not closed yet, and those of other subscriptions that go on as this one (company.py).
+    likeness: what it shares with those that compute the same; empty if it goes on alone. point: where it
+        stands, for others to meet it. configured: how many settings there had been when it was built.
+    is_telling: something of the round that runs was told. owes: updates are held until an error is gone.
+    running: the upper of the round in flight. rows_done, rows_expected: of its first round, as last heard.
     """
 
     __slots__ = (
-        "aliases", "built", "computes", "computing", "ended", "exports", "header", "imports",
-        "is_subscription", "live", "number",
-        "one_shot", "plan", "rows_done", "rows_expected", "running", "session", "shards", "standing",
-        "upper", "waiting",
+        "aliases", "built", "computes", "computing", "configured", "ended", "exports", "header", "imports",
+        "is_subscription", "is_telling", "likeness", "live", "number", "one_shot", "owes", "plan", "point",
+        "rows_done", "rows_expected", "running", "session", "shards", "standing", "upper", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -180,7 +189,7 @@ class Dataflow:
         self.exports = exports
         self.imports = imports
         self.shards = tuple(dict.fromkeys(s.shard for s in header.source_imports))
-        self.live = set(exports)
+        self.live = dict.fromkeys(exports)
         self.waiting = set(exports)
         self.one_shot = is_one_shot(header)
         keys = {key[0]: key for key in (*exports, *imports)}
@@ -195,6 +204,10 @@ class Dataflow:
         self.upper = Frontier.minimum()
         self.running: Frontier | None = None
         self.rows_done = self.rows_expected = 0
+        self.likeness = plan.likeness if self.is_subscription and len(exports) == 1 else b""
+        self.point: Any = None
+        self.configured = 0
+        self.is_telling = self.owes = False
 
     @property
     def is_deferred(self) -> bool:

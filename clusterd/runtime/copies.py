@@ -11,8 +11,7 @@ from clusterd.operators.export_copy_to import ExportCopyTo
 from clusterd.runtime.effects import Tell
 from clusterd.runtime.peeks import Key
 from controller_proto.errors import Refusal
-from controller_proto.ids import GlobalId
-from controller_proto.response import Copied, CopyError, CopyToResponse
+from controller_proto.response import Copied, CopyError
 from shm_arrangements.frontier import Frontier
 
 __all__ = ["encode_copy_error", "tell_copied"]
@@ -20,15 +19,15 @@ __all__ = ["encode_copy_error", "tell_copied"]
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def tell_copied(key: Key, copy: ExportCopyTo) -> Tell:
-    """The answer of a copy whose round is over."""
+def tell_copied(number: int, key: Key, copy: ExportCopyTo) -> Tell:
+    """The answer of a copy, of dataflow `number`, whose round is over."""
     try:
-        response = _encode(CopyToResponse(key[0], Copied(copy.take())))
+        result = _encode(Copied(copy.take()))
     except Refusal as refusal:
-        response = encode_copy_error(key[0], refusal)
-    return Tell(key, response, Frontier.minimum(), True, Frontier.empty())
+        result = encode_copy_error(refusal)
+    return Tell(number, key, result, Frontier.minimum(), True, Frontier.empty())
 
 
-def encode_copy_error(id: GlobalId, why: Refusal) -> bytes:
+def encode_copy_error(why: Refusal) -> bytes:
     """The answer of a copy that came to nothing."""
-    return _encode(CopyToResponse(id, CopyError(why.code, why.message, why.hint)))
+    return _encode(CopyError(why.code, why.message, why.hint))

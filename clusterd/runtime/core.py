@@ -219,10 +219,11 @@ class RuntimeCore:
                 item.command, CreateInstance | UpdateConfiguration
             ):
                 self._settings.update(item.command.config)
+        self.state.configured += 1
         self.state.emit(fx.Configure(dict(self._settings)))  # I13: in force before anything is built
         # The latest first: an importer before what it imports.
         for number in sorted((n for n, d in self.state.dataflows.items() if d.standing), reverse=True):
-            for key in self.state.dataflows[number].exports:
+            for key in list(self.state.dataflows[number].live):
                 collection = self.state.collections.get(key)
                 if collection is not None and key not in self.state.proposed and not collection.of_reader:
                     self.flows.drop(collection)
@@ -372,6 +373,7 @@ class RuntimeCore:
 
     def _apply_configuration(self, run: internal.Run, command: UpdateConfiguration) -> None:
         self._settings.update(command.config)
+        self.state.configured += 1
         self.state.emit(fx.Configure(dict(self._settings)))
 
     def _apply_create(self, run: internal.Run, create: CreateDataflow) -> None:

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from clusterd.dataflow.graph import Graph, Progress
 from clusterd.dataflow.operator import Columns, Round, Source
 from clusterd.dataflow.scheduler import Scheduler
@@ -61,7 +63,7 @@ from shm_arrangements.errors import InvariantViolation, RegistryFull, ShmExhaust
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.index_writer import IndexWriter
 
-__all__ = ["RESOURCES", "Dataflows"]
+__all__ = ["RESOURCES", "Dataflows", "DataflowsStatistics"]
 
 Clock = Callable[[], float]
 RESOURCES = (ShmExhausted, RegistryFull)  # what a machine may run out of
@@ -75,6 +77,16 @@ def _failed(number: int, error: Exception) -> Failed:
     if isinstance(error, OSError):
         return Failed(number, "limit", f"a shard could not be read: {error}", "see that it can")
     return Failed(number, "limit", str(error), "free shared memory, or ask for less")
+
+
+class DataflowsStatistics(msgspec.Struct, frozen=True):
+    """dataflows: that stand. rounds, ever: each reads once what its imports got since the one before.
+    blocks, ever: messages of subscriptions that were encoded, however many receive each.
+    """
+
+    dataflows: int
+    rounds: int
+    blocks: int
 
 
 @dataclass(slots=True)
@@ -113,6 +125,7 @@ class Dataflows:
         self._scheduler = Scheduler(chunk_s=chunk_s, contained=self._contained)
         self._running: dict[int, _Running] = {}
         self._telling: deque[tuple[int, Iterator[Tell | RoundDone]]] = deque()
+        self._blocks = 0
 
     def build(self, build: Build) -> Failed | None:
         """Render it. One that can be given up has Failed then; else raises ShmExhausted, RegistryFull,
@@ -217,12 +230,12 @@ class Dataflows:
                 done.append(Progressed(completed.dataflow, read, read))
             for key in running.build.exports:
                 self._owned.moved(key)
-            done += (tell_copied(key, copy) for key, copy in running.copies)
-            round_done = RoundDone(completed.dataflow, completed.upper)
+            done += (tell_copied(completed.dataflow, key, copy) for key, copy in running.copies)
             if running.subscriptions:
-                self._telling.append((completed.dataflow, _tell(running.subscriptions, round_done)))
+                telling = self._tell(completed.dataflow, completed.upper, running.subscriptions)
+                self._telling.append((completed.dataflow, telling))
             else:
-                done.append(round_done)
+                done.append(RoundDone(completed.dataflow, completed.upper))
         done += self._progressed() if step.more else ()
         return done
 
@@ -246,6 +259,28 @@ class Dataflows:
         """Every dataflow that is built, and its graph."""
         for number, running in self._running.items():
             yield running.build, self._scheduler.graph(number)
+
+    def _tell(
+        self, number: int, upper: Frontier, subscriptions: Iterable[tuple[Key, ExportSubscribe]]
+    ) -> Iterator[Tell | RoundDone]:
+        """What a round had to tell, encoded, and that it is over."""
+        owes = False
+        for key, subscription in subscriptions:
+            owes = owes or subscription.owes
+            for told in subscription.take():
+                lower = Frontier.at(told.lower)
+                part: bytes | None = None
+                for following in encode_told(subscription.schema, told):
+                    self._blocks += 1
+                    if part is not None:
+                        yield Tell(number, key, part, lower, False, lower)
+                    part = following
+                assert part is not None
+                yield Tell(number, key, part, lower, told.upper.is_empty, told.upper)
+        yield RoundDone(number, upper, owes)
+
+    def statistics(self) -> DataflowsStatistics:
+        return DataflowsStatistics(len(self._running), self._scheduler.statistics().rounds, self._blocks)
 
     def progress(self) -> Mapping[int, Progress]:
         """How far the rounds are that run, by dataflow; what has not begun yet is left out."""
@@ -412,27 +447,9 @@ class _Environment:
         return copy
 
     def subscribed(self, export: Export, subscription: ExportSubscribe) -> None:
-        incarnation = self._exports.get(export.id)
-        if incarnation is not None:
-            self.subscriptions.append(((export.id, incarnation), subscription))
+        # Also if it was dropped before it was built: others may go on as it.
+        self.subscriptions.append(((export.id, self._exports.get(export.id, 0)), subscription))
 
 
 def _is_maintained(header: DataflowHeader) -> bool:
     return not is_one_shot(header) and header.exports[0].kind not in TOLD_KINDS
-
-
-def _tell(
-    subscriptions: Iterable[tuple[Key, ExportSubscribe]], done: RoundDone
-) -> Iterator[Tell | RoundDone]:
-    """What a round had to tell, encoded, and that it is over."""
-    for key, subscription in subscriptions:
-        for told in subscription.take():
-            lower = Frontier.at(told.lower)
-            part: bytes | None = None
-            for following in encode_told(key[0], subscription.schema, told):
-                if part is not None:
-                    yield Tell(key, part, lower, False, lower)
-                part = following
-            assert part is not None
-            yield Tell(key, part, lower, told.upper.is_empty, told.upper)
-    yield done

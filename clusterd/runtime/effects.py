@@ -36,10 +36,14 @@ class PageSeen(msgspec.Struct, frozen=True):
 
 
 class RoundDone(msgspec.Struct, frozen=True):
-    """The round of dataflow `number` is over and its exports are sealed to `upper`."""
+    """The round of dataflow `number` is over and its exports are sealed to `upper`.
+
+    owes: its subscription holds updates until an error is gone.
+    """
 
     number: int
     upper: Frontier
+    owes: bool = False
 
 
 class Progressed(msgspec.Struct, frozen=True):
@@ -51,14 +55,14 @@ class Progressed(msgspec.Struct, frozen=True):
 
 
 class Tell(msgspec.Struct, frozen=True):
-    """`response`: an encoded SubscribeResponse of the subscription `key`, or the answer of the copy `key`,
-    before the RoundDone it came of.
+    """What the subscription or the copy `key` of dataflow `number` says, before the RoundDone it came of.
 
-    lower, ends: as of `internal.Telling`. upper: up to where it was told, with this.
+    said, lower, ends: as of `internal.Telling`. upper: up to where it was told, with this.
     """
 
+    number: int
     key: Key
-    response: bytes
+    said: bytes
     lower: Frontier
     ends: bool
     upper: Frontier

@@ -18,6 +18,7 @@ import msgspec
 from clusterd import internal
 from clusterd.runtime import effects as fx
 from clusterd.runtime.collection import Collection, Dataflow, meet_all
+from clusterd.runtime.company import Company
 from clusterd.runtime.copies import encode_copy_error
 from clusterd.runtime.hydration import COMPUTED, KINDS, WRITTEN, Hydration
 from clusterd.runtime.peeks import Key
@@ -25,7 +26,7 @@ from clusterd.runtime.reads import Reads
 from clusterd.runtime.state import RuntimeState, dropped, unknown
 from clusterd.runtime.statuses import Statuses
 from controller_proto.errors import Refusal
-from controller_proto.response import DroppedAt, State, SubscribeResponse
+from controller_proto.response import DroppedAt, State
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 
@@ -45,13 +46,14 @@ class Flows:
         self._shards: dict[str, Frontier] = {}
         self._readers: dict[str, set[int | Key]] = {}  # shard -> dataflows that read it, views stored in it
         self._reports: dict[Key, dict[str, Frontier]] = {}  # not yet sent, newest by kind
-        self._told: dict[Key, Frontier] = {}  # of subscriptions: a round is told piece by piece
+        self._company = Company()
 
     # -- commands carried out ------------------------------------------------------------------------------
 
     def create(self, dataflow: Dataflow) -> None:
         """Put an announced dataflow in force."""
         dataflow.standing = True
+        dataflow.configured = self._state.configured
         for key in dataflow.exports:
             self._collections[key].standing = True
             self._hydration.expect(key, dataflow.header.as_of)
@@ -97,6 +99,7 @@ class Flows:
 
     def _build(self, dataflow: Dataflow) -> None:
         dataflow.built = dataflow.computing = True
+        dataflow.configured = self._state.configured
         exports = tuple(key for key in dataflow.exports if key in dataflow.live)
         self._state.emit(fx.Build(dataflow.number, dataflow.header, dataflow.plan, exports, dataflow.imports))
         for key in exports:
@@ -163,7 +166,7 @@ class Flows:
         dataflow.ended = True
         self._statuses.mark(dataflow)
         self._stop(dataflow)
-        for key in dataflow.exports:
+        for key in dataflow.live:
             collection = self._collections.get(key)
             if collection is None or collection.ended is not None:
                 continue
@@ -180,31 +183,48 @@ class Flows:
                 self._give_up(self._dataflows[number])
 
     def cut(self, cut: internal.Cut) -> None:
-        """Nobody takes what the subscription tells: end it. The multiplexer has said so."""
+        """Nobody takes what the subscription tells: end it, and no other. The multiplexer has said so."""
         collection = self._collections.get((cut.id, cut.incarnation))
-        if collection is not None and collection.ended is None:
-            self._give_up(self.dataflow_of(collection), Refusal("limit", "what it told was not read"))
+        if collection is None or collection.ended is not None:
+            return
+        collection.ended = Refusal("limit", "what it told was not read")
+        dataflow = self.dataflow_of(collection)
+        self._statuses.mark(dataflow)
+        if all(self._collections[key].ended is not None for key in dataflow.live):
+            self._give_up(dataflow)
 
     def told(self, event: fx.Tell) -> None:
-        """Pass on what a subscription or a copy tells, to the session that it is of (P13)."""
-        collection = self._collections.get(event.key)
-        if collection is not None and (collection.of_reader or collection.session == self._state.session):
-            self._told[event.key] = event.upper
-            lower, ends, raw = event.lower.to_wire(), event.ends, msgspec.Raw(event.response)
-            telling = internal.Telling(collection.session, *event.key, raw, lower, ends)
-            self._state.emit(fx.Send(telling))
+        """Pass on what a subscription or a copy tells, to the sessions of those that go on as it."""
+        dataflow = self._dataflows.get(event.number)
+        if dataflow is None:
+            return
+        dataflow.is_telling = True
+        self._company.leave(dataflow)
+        keys = dataflow.live if dataflow.likeness else [key for key in dataflow.live if key == event.key]
+        to = [each for key in keys if (each := self._collections[key]).ended is None]
+        self._tell(to, event.said, event.lower, event.upper, ends=event.ends)
+
+    def _tell(
+        self, to: list[Collection], said: bytes, lower: Frontier, upper: Frontier, *, ends: bool
+    ) -> None:
+        heard = []
+        for collection in to:
+            if collection.of_reader or collection.session == self._state.session:  # P13
+                collection.told = upper
+                heard.append((collection.session, *collection.key))
+        if heard:
+            self._state.emit(fx.Send(internal.Telling(heard, msgspec.Raw(said), lower.to_wire(), ends)))
 
     def _tell_end(self, collection: Collection, why: Refusal) -> None:
         """The one message that says that nothing follows, unless the last one said so."""
-        upper = self._told.get(collection.key, Frontier.minimum())
+        upper = collection.told
         if upper.is_empty:
             return
         if collection.export is not None and collection.export.kind == "copy-to":
-            raw = encode_copy_error(collection.id, why)
+            said = encode_copy_error(why)
         else:
-            end = DroppedAt(upper.to_wire(), why.code, why.message, why.hint)
-            raw = msgspec.msgpack.encode(SubscribeResponse(collection.id, end))
-        self.told(fx.Tell(collection.key, raw, upper, True, Frontier.empty()))
+            said = msgspec.msgpack.encode(DroppedAt(upper.to_wire(), why.code, why.message, why.hint))
+        self._tell([collection], said, upper, Frontier.empty(), ends=True)
 
     def failed(self, event: fx.Failed) -> None:
         dataflow = self._dataflows.get(event.number)
@@ -251,7 +271,7 @@ class Flows:
         """Everybody has let go: inputs first, then the memory, then the report (P10)."""
         key = collection.key
         dataflow = self.dataflow_of(collection)
-        dataflow.live.discard(key)
+        dataflow.live.pop(key, None)
         if not dataflow.live:
             self._stop(dataflow)
             del self._dataflows[dataflow.number]
@@ -261,7 +281,6 @@ class Flows:
             self._release(collection)
         if collection.is_told and collection.ended is None:
             self._tell_end(collection, dropped(collection.id))
-        self._told.pop(key, None)
         self._report(key, self._hydration.close(key))
         self._hydration.forget(key)
         self._statuses.forget(key)
@@ -290,6 +309,7 @@ class Flows:
 
     def _stop(self, dataflow: Dataflow) -> None:
         """The dataflow computes and reads nothing any more; its aliases stay. Idempotent."""
+        self._company.leave(dataflow)
         if dataflow.computing:
             dataflow.computing = False
             self._state.emit(fx.CloseGraph(dataflow.number))
@@ -299,6 +319,8 @@ class Flows:
 
     def _release(self, collection: Collection) -> None:
         """Let go of what a built collection is here: an index, or the right to write a shard."""
+        if collection.is_told:
+            return  # nothing of it is kept here
         if collection.is_view and collection.export is not None:
             self._state.emit(fx.CloseView(collection.key))
             self._unwatch(collection.export.shard, collection.key)
@@ -328,6 +350,9 @@ class Flows:
         """Begin the round that the imports allow, if any, and if anybody wants it."""
         if not any(self._collections[key].is_wanted for key in dataflow.live):
             return
+        other = self._company.arrive(dataflow)
+        if other is not None:
+            dataflow = self._unite(dataflow, other)
         inputs = meet_all(
             [self._shards[name] for name in dataflow.shards if name in self._shards]
             + [self._collections[key].upper for key in dataflow.imports if key in self._collections]
@@ -347,6 +372,20 @@ class Flows:
                 self._state.touch(key)
         self._state.emit(fx.StartRound(dataflow.number, lower, target))
 
+    def _unite(self, one: Dataflow, other: Dataflow) -> Dataflow:
+        """Of two subscriptions that are where they can go on as one, give up that with fewer receivers: what
+        the other tells goes to all from here on. Returns the other.
+        """
+        guest, host = (one, other) if len(one.live) <= len(other.live) else (other, one)
+        guest.ended = True
+        self._stop(guest)
+        del self._dataflows[guest.number]
+        for key in guest.live:
+            self._collections[key].dataflow = host.number
+        host.live |= guest.live
+        self._company.arrive(host)
+        return host
+
     def sealed(self, collection: Collection, upper: Frontier) -> None:
         """The collection is known to be sealed up to `upper`: wake what waited for that."""
         if upper.precedes(collection.upper):
@@ -356,7 +395,8 @@ class Flows:
         collection.upper = upper
         self._reads.wake(collection)
         for number in sorted(collection.needs):
-            self.advance(self._dataflows[number])
+            if number in self._dataflows:  # it has not gone on as another just now
+                self.advance(self._dataflows[number])
 
     def round_done(self, done: fx.RoundDone) -> None:
         dataflow = self._dataflows.get(done.number)
@@ -368,6 +408,8 @@ class Flows:
         if dataflow.upper == Frontier.minimum():
             self._statuses.mark(dataflow)
         dataflow.upper = done.upper
+        dataflow.is_telling, dataflow.owes = False, done.owes
+        self._company.leave(dataflow)
         if done.upper.is_empty:
             self._stop(dataflow)
         else:
@@ -375,12 +417,13 @@ class Flows:
         for key in dataflow.exports:
             if key in dataflow.live:
                 collection = self._collections[key]
+                if collection.is_told:
+                    continue  # nobody can import it, and it reports no frontiers
                 if collection.is_view:  # sealed when it is written
                     self._report(key, self._hydration.advance(key, done.upper, COMPUTED))
                     continue
                 self._report(key, self._hydration.advance(key, done.upper))
-                if not collection.is_told:
-                    self._state.policy.moved(self._state, collection)
+                self._state.policy.moved(self._state, collection)
                 self.sealed(collection, done.upper)
         self.advance(dataflow)
 
@@ -416,7 +459,8 @@ class Flows:
         self._shards[moved.name] = Frontier.join(self._shards[moved.name], moved.upper)
         readers = self._readers[moved.name]
         for number in sorted(reader for reader in readers if isinstance(reader, int)):
-            self.advance(self._dataflows[number])
+            if number in self._dataflows:
+                self.advance(self._dataflows[number])
         for key in sorted(reader for reader in readers if not isinstance(reader, int)):
             self._stored(self._collections[key], self._shards[moved.name])
 

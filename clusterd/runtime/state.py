@@ -81,6 +81,7 @@ class RuntimeState:
         self.dataflows: dict[int, Dataflow] = {}
         self.proposed: dict[Key, Collection] = {}
         self.session = 0
+        self.configured = 0  # how often settings were
         self.refused: set[Key] = set()  # what refused commands of this session would have made
         self.touched: dict[Key, None] = {}
         self.looks = msgspec.structs.asdict(LookStatistics())

@@ -35,8 +35,8 @@ class Statuses:
         self._stalls: dict[str | Key, Trouble] = {}  # of shards that are read, of views that are written
 
     def mark(self, dataflow: Dataflow) -> None:
-        """Its exports may be in another state."""
-        self._marked.update(dict.fromkeys(dataflow.exports))
+        """What it makes may be in another state."""
+        self._marked.update(dataflow.live)
 
     def stalled(self, event: fx.Stalled) -> None:
         """What is in the way there; an empty code: nothing is."""

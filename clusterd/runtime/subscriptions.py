@@ -1,4 +1,4 @@
-"""What a subscription tells, as it goes over the wire: encoded responses, each of bounded size.
+"""What a subscription tells, as it goes over the wire: encoded batches, each message of bounded size.
 
 A batch of many updates goes in several messages; all but the last say that more comes. Where it is cut
 depends on what each row takes, so that a long row beside short ones makes a message of its own. Whole columns
@@ -18,8 +18,7 @@ from clusterd.dataflow.operator import Columns
 from clusterd.operators.export_subscribe import Told
 from clusterd.runtime.finish import split_error
 from clusterd.runtime.portions import portions
-from controller_proto.ids import GlobalId
-from controller_proto.response import SubscribeBatch, SubscribeError, SubscribeResponse, SubscribeUpdates
+from controller_proto.response import SubscribeBatch, SubscribeError, SubscribeUpdates
 from shm_arrangements.updates import Updates
 
 __all__ = ["encode_told"]
@@ -29,19 +28,19 @@ _STAMP_BYTES = 16  # time and diff of an update
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def encode_told(id: GlobalId, columns: Columns, told: Told) -> Iterator[bytes]:
-    """The responses that tell one batch of the subscription `id`, in order."""
+def encode_told(columns: Columns, told: Told) -> Iterator[bytes]:
+    """One batch of a subscription, in the pieces that responses `said`, in order: whoever receives them."""
     upper = told.upper.to_wire()
     if told.error:
         error = split_error(told.error)
         contents = SubscribeError(error.code, error.message, error.hint)
-        yield _encode(SubscribeResponse(id, SubscribeBatch(told.lower, upper, contents)))
+        yield _encode(SubscribeBatch(told.lower, upper, contents))
         return
     pieces = _pieces(told.parts)
     piece = next(pieces, None)
     if piece is None:
         nothing = SubscribeUpdates(((),) * len(columns), (), (), False)
-        yield _encode(SubscribeResponse(id, SubscribeBatch(told.lower, upper, nothing)))
+        yield _encode(SubscribeBatch(told.lower, upper, nothing))
     while piece is not None:
         following = next(pieces, None)
         values = tuple(
@@ -49,7 +48,7 @@ def encode_told(id: GlobalId, columns: Columns, told: Told) -> Iterator[bytes]:
         )
         more = following is not None
         rows = SubscribeUpdates(values, tuple(piece.times.tolist()), tuple(piece.diffs.tolist()), more)
-        yield _encode(SubscribeResponse(id, SubscribeBatch(told.lower, upper, rows)))
+        yield _encode(SubscribeBatch(told.lower, upper, rows))
         piece = following
 
 

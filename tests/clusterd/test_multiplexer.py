@@ -982,11 +982,13 @@ def test_bug61_a_subscription_that_is_not_read_ends_by_itself_and_says_so_once(i
 
     def tell(id: str, lower: int, *, ends: bool = False) -> list[Any]:
         raw = msgspec.Raw(msgspec.msgpack.encode(id))
-        telling = internal.Telling(session, id, bench.incarnation(id), raw, (lower,), ends)
+        telling = internal.Telling([(session, id, bench.incarnation(id))], raw, (lower,), ends)
         return bench.handle(WorkerSaid(owner, telling))
 
     (stream,) = tell("t1", 5)
     assert (stream.session, stream.id, stream.lower) == (session, "t1", (5,))
+    whole = msgspec.msgpack.decode(stream.head + bytes(stream.said))
+    assert whole == {"t": "subscribe", "id": "t1", "said": "t1"}
     bench.handle(Unread(session, "t1", (5,), 1 << 30))
     (end,) = [each.said for each in bench.heard(session, SubscribeResponse)]
     assert (end.upper, end.code) == ((5,), "limit")
@@ -1030,8 +1032,11 @@ def test_a_reader_subscribes_to_what_stands_and_to_nothing_else(interactive: int
     found = {m.session: m.incarnations["t1"] for m in made if "t1" in m.incarnations}
     assert len(set(found.values())) == 3
     for number, reader in enumerate(readers):
-        telling = internal.Telling(reader, "t1", found[reader], msgspec.Raw(b"\xc0"), (number,), False)
+        telling = internal.Telling([(reader, "t1", found[reader])], msgspec.Raw(b"\xc0"), (number,), False)
         assert [e.session for e in bench.handle(WorkerSaid(owner, telling))] == [reader]
+    others = [(reader, "t1", incarnation) for reader, incarnation in found.items()]
+    both = internal.Telling([*others, (99, "t1", 1)], msgspec.Raw(b"\xc0"), (2,), False)
+    assert [e.session for e in bench.handle(WorkerSaid(owner, both))] == list(found), "whoever is there"
     for refused in (
         bench.create(readers[0], "u5", shards=("s",)),
         bench.query(readers[0], "t5", "u1"),
@@ -1045,7 +1050,7 @@ def test_a_reader_subscribes_to_what_stands_and_to_nothing_else(interactive: int
         assert ended == ([readers[0]] if worker == owner else [])
     bench.drop(readers[1], "t1")
     assert bench.mux.statistics().declared == 3
-    ends = internal.Telling(readers[1], "t1", found[readers[1]], msgspec.Raw(b"\xc0"), (1,), True)
+    ends = internal.Telling([(readers[1], "t1", found[readers[1]])], msgspec.Raw(b"\xc0"), (1,), True)
     assert len(bench.handle(WorkerSaid(owner, ends))) == 1
     assert bench.mux.statistics().declared == 2
     bench.mux.validate_state()

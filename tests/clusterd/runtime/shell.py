@@ -195,7 +195,9 @@ class Shell:
             elif isinstance(effect, mx.Reply):
                 self.responses.append(effect.response)
             elif isinstance(effect, mx.Pass | mx.Stream):
-                self._hear(msgspec.msgpack.decode(bytes(effect.response), type=Response))
+                streams = isinstance(effect, mx.Stream)
+                raw = effect.head + bytes(effect.said) if streams else bytes(effect.response)
+                self._hear(msgspec.msgpack.decode(raw, type=Response))
 
     def _hear(self, said: Response) -> None:
         """What a worker told the client, large answers put together."""

@@ -93,6 +93,7 @@ class Evaluation:
 class FakePlan:
     aliases: Mapping[str, str]
     computes: bool
+    likeness: bytes = b"alike"
 
 
 class FakePorts:
