@@ -20,10 +20,12 @@ def main() -> int:
         "names", nargs="*", metavar="NAME", help=f"which to run: {', '.join(NAMES)} (default: all)"
     )
     parser.add_argument("--smoke", action="store_true", help="small sizes, nothing kept: do they still run?")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, for a look; nothing kept")
     parser.add_argument("--rows", type=int, help="another size than that of the bars; nothing kept")
     parser.add_argument("--only", metavar="PART", help="the cases whose name has PART in it")
     options = parser.parse_args()
     given: dict[str, Any] = {k: v for k in ("rows", "only") if (v := getattr(options, k)) is not None}
+    given |= {"quick": True} if options.quick else {}
     unknown = [name for name in options.names if name not in NAMES]
     if unknown:
         parser.error(f"no benchmark named {unknown[0]!r}; there are: {', '.join(NAMES)}")

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.bench_isolation import KEYS, ROWS, check
 from bench.harness import Recorder, percentiles
 from bench.heavy import append_pairs
+from bench.isolation.common import KEYS, ROWS, check_peeks
 from bench.openloop import PeekSocket, capacity
 from clusterd.client import Client
 from clusterd.launcher import launch
@@ -36,7 +36,7 @@ def run(*, smoke: bool = False) -> list[str]:
                 index = client.create_index("kv", key=["a"])
                 index.wait(0)
                 keys = [(int(k),) for k in np.random.default_rng(1).integers(0, ROWS, KEYS)]
-                check(replica.address, index.id, keys[:200], "interactive" if two else "solo")
+                check_peeks(replica.address, index.id, keys[:200], "interactive" if two else "solo")
                 trips = [_round_trips(replica.address, index.id, keys, count) for _ in range(runs)]
                 _record(recorder, f"{mode} round trip", trips)
                 for flight in (1, 8, 64):

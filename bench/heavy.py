@@ -66,7 +66,7 @@ def self_join(client: Client, shard: str) -> Plan:
 def sized(client: Client, seconds: float, *, rows: int = ROWS, name: str = "heavy") -> tuple[Heavy, int]:
     """A Heavy whose hydration takes about `seconds`, checked against numpy. Returns it and its group size."""
     group = 40
-    for attempt in range(4):
+    for attempt in range(8):
         shard = f"{name}{attempt}"
         keys = np.arange(rows) % max(1, rows // group)
         append_pairs(client, shard, keys, np.arange(rows))
