@@ -88,9 +88,18 @@ def _module(ctx: click.Context, param: click.Parameter, value: str) -> str:
     "--functions", default="", metavar="MODULE", callback=_module,
     help="A Python module of functions that plans may call: PATH.py, or the name of one.",
 )  # fmt: skip
+@click.option(
+    "--introspection/--no-introspection", default=True, show_default=True,
+    help="Whether a process shows what the others do: `clusterd introspection` lists the relations.",
+)  # fmt: skip
 @click.option("--test-hooks", is_flag=True, help="Honour commands that stall or break the daemon, for tests.")
 def serve(
-    socket_path: Path, interactive_workers: int, data_dir: str, functions: str, test_hooks: bool
+    socket_path: Path,
+    interactive_workers: int,
+    data_dir: str,
+    functions: str,
+    introspection: bool,
+    test_hooks: bool,
 ) -> None:
     """Run a replica until SIGTERM or ^C.
 
@@ -122,6 +131,7 @@ def serve(
     options = ServeOptions(
         socket_path=socket_path,
         interactive_workers=interactive_workers,
+        introspection=introspection,
         data_dir=location,
         config=Config(functions=functions, test_hooks=test_hooks),
     )

@@ -207,8 +207,9 @@ def shell_(
       clusterd-test-driver shell --connect unix:clusterd.sock --as controller --data-dir data
     """
     target = Target(
-        connect, mode or ("" if connect else "solo"), 1, interactive_workers, timeout, data_dir, functions
-    )
+        connect, mode or ("" if connect else "solo"), 1, interactive_workers, timeout, data_dir, functions,
+        introspection=True,
+    )  # fmt: skip
     try:
         with launched(target, detach=True) as run_:
             run_.kind = kind if connect else "controller"

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -24,6 +25,10 @@ import msgspec
 from clusterd import internal
 from clusterd.client_links import ClientLinks
 from clusterd.events import ControllerFenced, DataflowsReconciled, emit
+from clusterd.introspection.collect_mux import collect_mux
+from clusterd.introspection.exports import EXPORTS
+from clusterd.introspection.page import ProgressPage
+from clusterd.introspection.progress import Progress
 from clusterd.link import READ_BYTES, FrameLink
 from clusterd.multiplexer import Multiplexer
 from clusterd.multiplexer.events import (
@@ -68,10 +73,16 @@ class Endpoint:
 
     def __init__(self, spec: MuxSpec) -> None:
         self._config = spec.config.mux
-        solo = spec.links[0].role is ComputeRuntimeRole.SOLO
+        roles = [link.role for link in spec.links]
         self._mux = Multiplexer(
-            interactive_workers=0 if solo else len(spec.links) - 1, test_hooks=spec.config.test_hooks
+            interactive_workers=roles.count(ComputeRuntimeRole.INTERACTIVE),
+            test_hooks=spec.config.test_hooks,
+            introspection=tuple(EXPORTS.values()) if ComputeRuntimeRole.INTROSPECTION in roles else (),
         )
+        self._progress: Progress | None = None
+        if spec.ring is not None:
+            page = ProgressPage(spec.instance, "mux")
+            self._progress = Progress(page, spec.ring.fileno(), self.sample, time.monotonic)
         self._turns = Turns()
         self._control = spec.control
         buffer = bytearray(READ_BYTES)  # of every link
@@ -103,7 +114,7 @@ class Endpoint:
         self.start()
         try:
             while not self._stopped:
-                self.turn(self._clients.timeout_s())
+                self.turn(self._timeout_s())
         finally:
             self.close()
 
@@ -122,13 +133,29 @@ class Endpoint:
         EPOLLOUT, or for its release, so that another turn comes. What has room only after this turn's write
         is asked for once more, since no other turn may come.
         """
-        self._turns.take(timeout_s)
+        took = self._turns.take(timeout_s)
         self._clients.handle_left_over()
         self._pull()
         self._turns.flush()
         self._pull()
         self._turns.flush()
         self._clients.close_overdue()
+        if self._progress is not None:
+            if took:
+                self._progress.note()
+            self._progress.tell()
+
+    def _timeout_s(self) -> float | None:
+        due_s = None if self._progress is None else self._progress.due_s
+        timeout_s = self._clients.timeout_s()
+        if due_s is None:
+            return timeout_s
+        told_in_s = max(0.0, due_s - time.monotonic())
+        return told_in_s if timeout_s is None else min(told_in_s, timeout_s)
+
+    def sample(self) -> bytes:
+        """What this process says of itself."""
+        return collect_mux(self._mux)
 
     def is_idle(self) -> bool:
         """Whether a turn would find nothing to do."""
@@ -284,6 +311,8 @@ class Endpoint:
         """Close everything; answers still queued for clients get one more chance."""
         self._clients.close()
         self._turns.close()
+        if self._progress is not None:
+            self._progress.close()
         for pipe in self._pipes:
             with contextlib.suppress(OSError):
                 pipe.close()

@@ -18,8 +18,8 @@ import msgspec
 
 __all__ = [
     "ClientClosed", "ControllerFenced", "DataflowsReconciled", "Event", "FailpointRefused", "InstanceSwept",
-    "ProcessDied", "ShardOutOfReach", "StaleSocketReplaced", "StartFailed", "StopTimedOut", "Stopped",
-    "Stopping", "emit",
+    "IntrospectionBehind", "ProcessDied", "ShardOutOfReach", "StaleSocketReplaced", "StartFailed",
+    "StopTimedOut", "Stopped", "Stopping", "emit",
 ]  # fmt: skip
 
 _LINE_BYTES = select.PIPE_BUF  # what a pipe that polls writable is sure to take whole
@@ -113,6 +113,12 @@ class ShardOutOfReach(Event, frozen=True):
     shard: str
     name: str
     problem: str
+
+
+class IntrospectionBehind(Event, frozen=True):
+    """There was no room for what changed of introspection: it shows what was, until there is."""
+
+    reason: str
 
 
 class FailpointRefused(Event, frozen=True):

@@ -130,6 +130,7 @@ def launch(
     *,
     interactive_workers: int = 1,
     functions: Path | str = "",
+    introspection: bool = True,
     test_hooks: bool = False,
     listen: str | None = None,
     detach: bool = False,
@@ -139,10 +140,10 @@ def launch(
 
     data_dir: of the shards; None is a fresh one, which ends with the replica. interactive_workers: how
     many, if `config` has `enable_two_runtime_compute` on; else the replica is Solo. functions: the module
-    of the user's functions, `PATH.py` or a name (clusterd/functions.py). listen: `unix:PATH`;
-    a fresh path if None. detach: in a session of its own, so that a ^C meant for us does not reach it.
-    deadline_s: for READY; a first start compiles kernels. Raises: LaunchError; Refusal
-    (`unknown-setting`, `bad-message`) for a wrong `config`.
+    of the user's functions, `PATH.py` or a name (clusterd/functions.py). introspection: whether a process
+    shows what the others do. listen: `unix:PATH`; a fresh path if None. detach: in a session of its own, so
+    that a ^C meant for us does not reach it. deadline_s: for READY; a first start compiles kernels. Raises:
+    LaunchError; Refusal (`unknown-setting`, `bad-message`) for a wrong `config`.
     """
     settings = merge_settings(DEFAULTS, config or {})
     _sweep_directories()
@@ -154,6 +155,8 @@ def launch(
         command += ["--interactive-workers", str(interactive_workers)]
     if functions:
         command += ["--functions", str(functions)]
+    if not introspection:
+        command.append("--no-introspection")
     if test_hooks:
         command.append("--test-hooks")
     with (directory / "stderr").open("wb") as stderr:

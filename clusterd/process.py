@@ -56,6 +56,7 @@ class ComputeRuntimeRole(enum.StrEnum):
     SOLO = "solo"
     MAINTENANCE = "maintenance"
     INTERACTIVE = "interactive"
+    INTROSPECTION = "introspection"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ class WorkerSpec:
     """What a worker gets. `mux` and `control` are `multiprocess` Connections, this end of each.
 
     `control` carries bytes: b"ready" once, to the supervisor, after `internal.Ready` went to the multiplexer.
+    `ring` is the pipe by which the observer is told of new samples: its reading end for the observer itself,
+    the other for all others; None where there is no observer.
     """
 
     role: ComputeRuntimeRole
@@ -74,6 +77,7 @@ class WorkerSpec:
     parent_pid: int
     interactive_workers: int
     config: Config
+    ring: Any = None
 
     @property
     def name(self) -> str:
@@ -95,7 +99,9 @@ class WorkerLink:
 
 @dataclass(frozen=True, slots=True)
 class MuxSpec:
-    """What the multiplexer gets: the listening socket, and one link a worker, maintenance (or solo) first."""
+    """What the multiplexer gets: the listening socket, and one link a worker: maintenance (or solo) first,
+    the observer, if there is one, last. `ring` as of a WorkerSpec.
+    """
 
     listener: Any
     links: tuple[WorkerLink, ...]

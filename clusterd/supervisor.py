@@ -32,6 +32,8 @@ from clusterd.config import Config
 from clusterd.errors import DaemonError
 from clusterd.events import InstanceSwept, ProcessDied, StartFailed, Stopped, Stopping, StopTimedOut, emit
 from clusterd.functions import load_functions
+from clusterd.introspection.collect_supervisor import collect_supervisor
+from clusterd.introspection.page import ProgressPage
 from clusterd.listening import ListeningSocket
 from clusterd.process import (
     ComputeRuntimeRole,
@@ -55,16 +57,20 @@ _ROOT_CAUSE_S = 0.02  # deaths this close together are one event; the first caus
 _START_AGAIN = "start it again: it hydrates from its shards"
 _WORKER_ENTRY = "clusterd.runtime.loop:run_worker"
 _MUX_ENTRY = "clusterd.endpoint:run_mux"
+_OBSERVER_ENTRY = "clusterd.introspection.observer:run_observer"
 
 _decode_died = msgspec.msgpack.Decoder(Died).decode
 
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What `clusterd serve` was asked for. worker_entry: `module:function`, for tests with other workers."""
+    """What `clusterd serve` was asked for. worker_entry: `module:function`, for tests with other workers.
+    introspection: whether there is an observer.
+    """
 
     socket_path: Path
     interactive_workers: int = 0
+    introspection: bool = False
     data_dir: str | None = None
     config: Config = field(default_factory=Config)
     worker_entry: str = _WORKER_ENTRY
@@ -123,6 +129,7 @@ class Supervisor:
         self._listening: ListeningSocket | None = None
         self._instance: Instance | None = None
         self._reaper: _Child | None = None
+        self._page: ProgressPage | None = None
         self._announced_ready = False
         self._stop_at: float | None = None
 
@@ -160,15 +167,23 @@ class Supervisor:
             (ComputeRuntimeRole.MAINTENANCE if options.interactive_workers else ComputeRuntimeRole.SOLO, 0)
         ]
         roles += [(ComputeRuntimeRole.INTERACTIVE, index) for index in range(options.interactive_workers)]
+        bell = ring = None
+        if options.introspection:
+            roles.append((ComputeRuntimeRole.INTROSPECTION, 0))
+            bell, ring = self._context.Pipe(duplex=False)
         for role, index in roles:
             mux_end, worker_end = self._context.Pipe()
             links.append(WorkerLink(role, index, mux_end))
             there.append(worker_end)
         mine, control = self._context.Pipe()
-        mux = MuxSpec(self._listening.socket, tuple(links), control, os.getpid(), options.config)
+        mux = MuxSpec(
+            self._listening.socket, tuple(links), control, os.getpid(), options.config,
+            instance=self._instance.token, ring=ring,
+        )  # fmt: skip
         self._spawn("mux", _MUX_ENTRY, mux, mine)
         for link, worker_end in zip(links, there, strict=True):
             mine, control = self._context.Pipe()
+            observes = link.role is ComputeRuntimeRole.INTROSPECTION
             worker = WorkerSpec(
                 role=link.role,
                 index=link.index,
@@ -179,11 +194,15 @@ class Supervisor:
                 parent_pid=os.getpid(),
                 interactive_workers=options.interactive_workers,
                 config=options.config,
+                ring=bell if observes else ring,
             )
-            self._spawn(link.name, options.worker_entry, worker, mine)
+            self._spawn(link.name, _OBSERVER_ENTRY if observes else options.worker_entry, worker, mine)
             worker_end.close()
         for link in links:
             link.pipe.close()
+        for end in (bell, ring):
+            if end is not None:
+                end.close()
         self._listening.close()
 
     def _start_reaper(self, token: str) -> None:
@@ -210,11 +229,15 @@ class Supervisor:
     def _announce_ready(self) -> None:
         self._announced_ready = True
         assert self._instance is not None
+        pids = {"supervisor": os.getpid(), **{c.name: c.process.pid for c in self._children}}
+        if self._options.introspection:
+            self._page = ProgressPage(self._instance.token, "supervisor")
+            self._page.write(collect_supervisor(pids, self._options.config))  # it does not change
         facts = {
             "instance": self._instance.token,
             "listen": f"unix:{self._options.socket_path}",
             "data_dir": self._options.data_dir,
-            "pids": {"supervisor": os.getpid(), **{c.name: c.process.pid for c in self._children}},
+            "pids": pids,
             "version": _version(),
         }
         with contextlib.suppress(OSError):
@@ -334,6 +357,8 @@ class Supervisor:
     def _end(self) -> None:
         """Leave nothing: processes first, then names, the reaper last."""
         self._kill(self._workers_living())
+        if self._page is not None:
+            self._page.close()
         if self._listening is not None:
             self._listening.unlink()
             self._listening.close()

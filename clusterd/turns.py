@@ -42,12 +42,14 @@ class Turns:
         if self._handlers.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
-    def take(self, timeout_s: float | None) -> None:
-        """Wait for something, up to `timeout_s`, and have it handled."""
-        for fd, mask in self._epoll.poll(timeout_s):
+    def take(self, timeout_s: float | None) -> bool:
+        """Wait for something, up to `timeout_s`, and have it handled. Returns whether there was anything."""
+        ready = self._epoll.poll(timeout_s)
+        for fd, mask in ready:
             handler = self._handlers.get(fd)
             if handler is not None:
                 handler(mask)
+        return bool(ready)
 
     def is_idle(self) -> bool:
         """Whether nothing has happened that is not handled."""

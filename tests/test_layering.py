@@ -97,6 +97,10 @@ LAYERS = {
     ],
     "clusterd": [
         ["errors", "events", "config", "exit_codes", "functions", "internal"],
+        ["introspection.sample", "introspection.durations", "introspection.page"],
+        ["introspection.samples", "introspection.progress"], ["introspection.relation"],
+        ["introspection.keeper", "introspection.rows_"], ["introspection.relations"],
+        ["introspection.exports"],
         ["convert", "process", "multiplexer.declared", "multiplexer.events"],
         ["multiplexer.notices", "multiplexer.placement", "multiplexer.reconcile", "multiplexer.sessions"],
         ["multiplexer.state"], ["multiplexer.peeks", "multiplexer.dataflows", "multiplexer.reports"],
@@ -106,8 +110,8 @@ LAYERS = {
         ["ingest.columns", "ingest.pgoutput"], ["ingest.source", "ingest.changes"],
         ["ingest.binding"], ["ingest.shards", "ingest.status"], ["ingest.snapshot"], ["ingest.feed"],
         ["ingest.cli"],
-        ["operators"], ["dataflow"], ["render"], ["runtime"], ["link"], ["runtime.loop"],
-        ["turns"], ["client_links"], ["endpoint", "listening"],
+        ["operators"], ["dataflow"], ["render"], ["runtime"], ["link", "introspection.collect_"],
+        ["runtime.loop"], ["introspection.observer"], ["turns"], ["client_links"], ["endpoint", "listening"],
         ["console"], ["supervisor"], ["launcher", "client"], ["driver"],
         ["driver_cli", "sql_cli", "__main__"],
     ],
@@ -176,7 +180,8 @@ def _layer(package: str, module: str) -> int | None:
     best: tuple[int, int] | None = None
     for level, names in enumerate(LAYERS[package]):
         for name in names:
-            if (module == name or module.startswith(name + ".")) and (best is None or len(name) > best[0]):
+            at_dot = name if name.endswith("_") else name + "."
+            if (module == name or module.startswith(at_dot)) and (best is None or len(name) > best[0]):
                 best = (len(name), level)
     return None if best is None else best[1]
 

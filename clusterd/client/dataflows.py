@@ -21,9 +21,10 @@ from clusterd.client.arguments import LAST_TIME, position_of, renamed, require_l
 from clusterd.client.core import Core
 from clusterd.client.feed import Feed
 from clusterd.client.handle import Handle, Standing
-from clusterd.client.operation import Operation, work
+from clusterd.client.operation import DEADLINE_S, Operation, work
 from clusterd.client.shards import Shards, ShardState
 from clusterd.convert import wire_schema
+from clusterd.introspection.exports import export_of
 from controller_proto import command
 from controller_proto.codec import encode_body
 from controller_proto.dataflow import (
@@ -118,6 +119,13 @@ class Dataflows:
 
         self._found[id] = yield from work(look)
         return self._found[id]
+
+    def relation(self, name: str) -> Operation[Standing]:
+        """As `Client.relation`."""
+        export = export_of(name)
+        newest = yield from peeks.peek(self._core, Standing(export, 0), DEADLINE_S, {"limit": 0})
+        self._found[export.id] = Standing(export, newest.time or 0)
+        return self._found[export.id]
 
     # -- creating
 

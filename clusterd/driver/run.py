@@ -39,6 +39,7 @@ class Target:
 
     mode: for a standing replica what it is, or "" if that is not known. data_dir: of a standing replica.
     functions: the module of the user's functions, for what is launched, and for us, who type plans.
+    introspection: whether what is launched has it; a script can ask for all it needs without.
     """
 
     address: str = ""
@@ -48,6 +49,7 @@ class Target:
     timeout_s: float = 60.0
     data_dir: Path | str | None = None
     functions: str = ""
+    introspection: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -145,6 +147,7 @@ def launched(target: Target, *, detach: bool = False) -> Iterator[Run]:
             directory,
             interactive_workers=target.interactive_workers,
             functions=target.functions,
+            introspection=target.introspection,
             test_hooks=True,
             detach=detach,
         )

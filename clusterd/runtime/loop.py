@@ -28,16 +28,21 @@ from clusterd import exit_codes, internal
 from clusterd.config import DEFAULTS
 from clusterd.events import FailpointRefused, emit
 from clusterd.functions import load_functions
+from clusterd.introspection.collect_worker import Collector
+from clusterd.introspection.page import ProgressPage
+from clusterd.introspection.progress import Progress
 from clusterd.link import FrameLink
 from clusterd.operators.kernels import warm
 from clusterd.process import ComputeRuntimeRole, WorkerSpec
 from clusterd.runtime import effects as fx
-from clusterd.runtime.core import RuntimeCore
+from clusterd.runtime.core import RuntimeCore, RuntimePolicy
 from clusterd.runtime.dataflows import RESOURCES, Dataflows
 from clusterd.runtime.deadlines import Deadlines
-from clusterd.runtime.evaluate import Readable, Stashing, answer_point, evaluate_pieces
+from clusterd.runtime.evaluate import ErrorResponse, Readable, Stashing, answer_point, evaluate_pieces
 from clusterd.runtime.interactive import Interactive
 from clusterd.runtime.maintenance import Maintenance
+from clusterd.runtime.meter import Meter
+from clusterd.runtime.observing import Observing
 from clusterd.runtime.owned import OwnedIndexes
 from clusterd.runtime.peeks import PendingPeek
 from clusterd.runtime.ports import WorkerPorts
@@ -52,6 +57,7 @@ from controller_proto.command import Peek
 from controller_proto.errors import Refusal
 from controller_proto.response import PeekError, PeekResponse
 from shm_arrangements import failpoints
+from shm_arrangements.errors import InvariantViolation
 
 __all__ = ["WorkerLoop", "run_worker"]
 
@@ -71,22 +77,19 @@ class WorkerLoop:
         self._spec = spec
         config = spec.config.worker
         self._role = spec.role.value
-        is_interactive = spec.role is ComputeRuntimeRole.INTERACTIVE
+        reads = spec.role in (ComputeRuntimeRole.INTERACTIVE, ComputeRuntimeRole.INTROSPECTION)
         store = None if spec.data_dir is None else Store.open(spec.data_dir, keep=False)
-        policy = (
-            Interactive() if is_interactive else Maintenance(interactive_workers=spec.interactive_workers)
-        )
-        self.core = RuntimeCore(policy, WorkerPorts(store))
-        self.owned = OwnedIndexes(spec.instance, spec.index + 1 if is_interactive else 0)
-        self.published = PublishedIndexes(spec.instance) if is_interactive else None
-        chunk_s = min(config.chunk_s, _READ_CHUNK_S) if is_interactive else config.chunk_s
+        self.core = RuntimeCore(_policy_of(spec), WorkerPorts(store))
+        self.owned = OwnedIndexes(spec.instance, _writer_of(spec))
+        self.published = PublishedIndexes(spec.instance) if reads else None
+        chunk_s = min(config.chunk_s, _READ_CHUNK_S) if reads else config.chunk_s
         self.dataflows = Dataflows(
             self.owned, self.published, store, chunk_s=chunk_s, clock=time.perf_counter
         )
         self._chunk_s = chunk_s
         self._scan_s = chunk_s / 2
         self._view_s = chunk_s / 4
-        self._merge_fuel = _READ_MERGE_FUEL if is_interactive else _MERGE_FUEL
+        self._merge_fuel = _READ_MERGE_FUEL if reads else _MERGE_FUEL
         self._validate = spec.config.validate
         self._scans = Scans()
         self._stashes = Stashes(None if store is None else store.data_dir)
@@ -100,12 +103,18 @@ class WorkerLoop:
         self._leaving = False
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(internal.ToWorker).decode
+        self.meter = Meter(time.perf_counter_ns)
+        self._collector = Collector(spec.name, self._role)
+        self._progress: Progress | None = None
+        if spec.ring is not None and spec.role is not ComputeRuntimeRole.INTROSPECTION:
+            page = ProgressPage(spec.instance, spec.name)
+            self._progress = Progress(page, spec.ring.fileno(), self.sample, time.monotonic)
         self._configure(fx.Configure({}))
         self._perform: dict[type, Callable[[Any], fx.Event | None]] = {
             fx.Send: self._send,
             fx.Evaluate: self._evaluate,
             fx.ReadPage: self._read_page,
-            fx.Parked: lambda effect: self._deadlines.add(effect.pending, time.monotonic()),
+            fx.Parked: self._park,
             fx.SendPart: lambda effect: self._stashes.ask((effect.session, effect.uuid)),
             fx.Abandon: self._abandon,
             fx.Build: self.dataflows.build,
@@ -150,6 +159,8 @@ class WorkerLoop:
         self._link.flush()
         self._scans.clear()
         self._stashes.clear()
+        if self._progress is not None:
+            self._progress.close()
         self.dataflows.close_all()
         self.owned.close_all()
         if self.published is not None:
@@ -158,10 +169,15 @@ class WorkerLoop:
     # -- a turn
 
     def turn(self) -> None:
-        """Wait for something, unless there is work; take it in; do a piece of the work."""
-        self._wait()
+        """Wait for something, unless there is work; take it in; do a piece of the work, and say so."""
+        does_something = self.has_work
+        does_something |= self._wait()
         if not self._link.ended and not self._leaving:
             self.work()
+        if self._progress is not None:
+            if does_something:
+                self._progress.note()
+            self._progress.tell()
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -199,7 +215,8 @@ class WorkerLoop:
         """How long to wait: 0 with work to do, None if nothing is due."""
         if self.has_work:
             return 0
-        due = [due for due in (self._due, self._deadlines.next_s()) if due is not None]
+        told = None if self._progress is None else self._progress.due_s
+        due = [due for due in (self._due, self._deadlines.next_s(), told) if due is not None]
         waits_s = [] if not due else [min(due) - time.monotonic()]
         if (retry_in_s := self.dataflows.retry_in_s) is not None:
             waits_s.append(retry_in_s)
@@ -207,51 +224,84 @@ class WorkerLoop:
             return None
         return max(0, int(min(waits_s) * 1000) + 1)
 
-    def _wait(self) -> None:
+    def _wait(self) -> bool:
+        """Whether there was anything to take in."""
         mask = _IN | (_OUT if self._link.wants_write else 0)
         if mask != self._mask:
             self._mask = mask
             self._poll.modify(self._link.fd, mask)
-        for fd, seen in self._poll.poll(self.timeout_ms()):
+        ready = self._poll.poll(self.timeout_ms())
+        for fd, seen in ready:
             if fd == self._tail_fd:
                 for moved in self.dataflows.drain_tail():
                     self.feed(moved)
+            elif fd != self._link.fd:
+                self.on_other(fd)
             elif seen & ~_OUT:
                 self.read()
+        return bool(ready)
+
+    def on_other(self, fd: int) -> None:
+        """A descriptor that a kind of worker waits for of its own accord."""
+        raise InvariantViolation("a descriptor that nobody waits for", fd=fd)
+
+    def sample(self) -> bytes:
+        """What this worker says of itself."""
+        return self._collector.collect(self)
 
     def read(self) -> None:
         """Take in what the pipe has, once."""
+        began_ns = self.meter.clock()
         for number, frame in enumerate(self._link.on_readable()):
             self.feed(self._decode(frame))
             if self._leaving:
                 return
             if number % _FRAMES_A_FLUSH == _FRAMES_A_FLUSH - 1:
-                self._link.flush()
+                self._flush()
+        self.meter.step("read", began_ns)
+
+    def _flush(self) -> None:
+        self._link.flush()
+        if not self._link.out_bytes:
+            self.meter.flushed()
 
     def work(self) -> None:
         """One piece of each kind of work that there is, and what coalesced."""
-        self._link.flush()
+        self._flush()
+        step, clock = self.meter.step, self.meter.clock
         budget_s = self._chunk_s  # R11: of the turn, not of each kind of work
         if self._may_scan:
+            began_ns = clock()
             self._scan(time.perf_counter() + self._scan_s)
             budget_s -= self._scan_s
+            step("scan", began_ns)
         if self._may_tell:
+            began_ns = clock()
             self.feed(self.dataflows.tell())
+            step("tell", began_ns)
         if self._may_send_part:
+            began_ns = clock()
             self._send_part()
+            step("tell", began_ns)
         if self.dataflows.views.has_work:
+            began_ns = clock()
             for stalled in self.dataflows.views.step(self._view_s):
                 self.feed(stalled)
             budget_s -= self._view_s
+            step("view", began_ns)
         if self.dataflows.has_work:
+            began_ns = clock()
             for done in self.dataflows.step(budget_s):
                 self.feed(done)
+            step("round", began_ns)
         elif self.owned.can_merge and not self._scans.has_turn:
+            began_ns = clock()
             self.owned.merge(self._merge_fuel)
+            step("merge", began_ns)
         for seen in self.dataflows.look_again():
             self.feed(seen)
         self._reclaim()
-        self._link.flush()  # the answers of this turn: what is left of them wakes the next one, and the news
+        self._flush()  # the answers of this turn: what is left of them wakes the next one, and the news
         if self.core.has_news and not self._link.out_bytes:
             self.feed(fx.Flush(time.time_ns() // 1000))
             self._link.flush()
@@ -260,6 +310,7 @@ class WorkerLoop:
         name, message, is_last = self._stashes.tell()
         if is_last:
             self._scans.end(name)
+            self.meter.answered(self.core.state.peeks[name], "rows")
         self.feed((fx.Evaluated if is_last else fx.PartTaken)(*name, message))
 
     def _reclaim(self) -> None:
@@ -276,16 +327,22 @@ class WorkerLoop:
         """Pieces of scans in turn, one at least."""
         while self._may_scan:
             name, scan = self._scans.next()
+            pending = self.core.state.peeks[name]
+            self.meter.began(pending)
             try:
                 next(scan)
             except StopIteration as end:
                 if isinstance(end.value, Stash):
                     self._scans.rest(name)
                     self._stashes.add(name, end.value)
+                    self.meter.stashed(pending)
                     self.feed(fx.Stashed(*name))
                 else:
                     self._scans.end(name)
+                    self.meter.answered(pending, _result(end.value))
                     self.feed(fx.Evaluated(*name, end.value))
+            else:
+                pending.rows_visited += _SCAN_PIECE_ROWS
             if time.perf_counter() >= until:
                 return
 
@@ -326,10 +383,24 @@ class WorkerLoop:
         assert self.published is not None
         return self.published.readable(key, time.monotonic())
 
+    def _park(self, effect: fx.Parked) -> None:
+        self.meter.parked(effect.pending)
+        self._deadlines.add(effect.pending, time.monotonic())
+
     def _evaluate(self, effect: fx.Evaluate) -> fx.Event | None:
         """A read by key at once; a scan, or what brings a large answer, later, in pieces, from the snapshot
         of now.
         """
+        pending = effect.pending
+        self.meter.handed_out(pending)
+        response = self._read_at_once(effect)
+        if response is None:
+            return None
+        self.meter.answered(pending, _result(response))
+        return fx.Evaluated(pending.session, pending.uuid, response)
+
+    def _read_at_once(self, effect: fx.Evaluate) -> bytes | None:
+        """The encoded PeekResponse; None if it takes a scan, which is begun."""
         pending = effect.pending
         peek = pending.peek
         try:
@@ -346,14 +417,17 @@ class WorkerLoop:
                 peek, effect.time, index, limit_bytes=self._least_limit_bytes, served_by=self._role
             )
             if told is not None:
-                return fx.Evaluated(pending.session, pending.uuid, told)
+                return told
+        else:
+            pending.path = "shard"
         if peek.keys is not None and len(peek.keys) <= _SCAN_PIECE_ROWS:
             scan = self._scan_of(peek, effect.time, index)
             try:
                 next(scan)
                 next(scan)  # beyond the one piece of the lookup: the answer is large
             except StopIteration as end:
-                return fx.Evaluated(pending.session, pending.uuid, end.value)
+                response: bytes = end.value
+                return response
             scan.close()
         self._scans.add((pending.session, pending.uuid), self._scan_of(peek, effect.time, index))
         return None
@@ -371,10 +445,9 @@ class WorkerLoop:
             stashing=self._stashing,
         )
 
-    def _unreadable(self, pending: PendingPeek, problem: PeekError) -> fx.Event:
+    def _unreadable(self, pending: PendingPeek, problem: PeekError) -> bytes:
         """A machine's limit, or a shard that is out of reach, costs this read, not the replica."""
-        raw = self._encode(PeekResponse(pending.uuid, problem, served_by=self._role))
-        return fx.Evaluated(pending.session, pending.uuid, raw)
+        return ErrorResponse(self._encode(PeekResponse(pending.uuid, problem, served_by=self._role)))
 
     def _abandon(self, effect: fx.Abandon) -> None:
         name = effect.session, effect.uuid
@@ -415,6 +488,25 @@ class WorkerLoop:
 
     def _leave(self, effect: fx.Leave) -> None:
         self._leaving = True
+
+
+def _result(response: bytes) -> str:
+    return "error" if isinstance(response, ErrorResponse) else "rows"
+
+
+def _policy_of(spec: WorkerSpec) -> RuntimePolicy:
+    if spec.role is ComputeRuntimeRole.INTROSPECTION:
+        return Observing()
+    if spec.role is ComputeRuntimeRole.INTERACTIVE:
+        return Interactive()
+    return Maintenance(interactive_workers=spec.interactive_workers)
+
+
+def _writer_of(spec: WorkerSpec) -> int:
+    """The number of the process among those that write shared memory; the multiplexer counts alike."""
+    if spec.role is ComputeRuntimeRole.INTROSPECTION:
+        return spec.interactive_workers + 1
+    return spec.index + 1 if spec.role is ComputeRuntimeRole.INTERACTIVE else 0
 
 
 def run_worker(spec: WorkerSpec) -> int:

@@ -18,16 +18,23 @@ ENDS_WITHIN_S = 2.0  # R1
 
 
 @contextmanager
-def replica_in(mode: str, data_dir: Path, *, workers: int = 1) -> Iterator[Replica]:
+def replica_in(
+    mode: str, data_dir: Path, *, workers: int = 1, introspection: bool = False
+) -> Iterator[Replica]:
+    """introspection: one process less to start where nobody looks."""
     config = {"enable_two_runtime_compute": mode == "two-runtime"}
-    with launch(config, data_dir, interactive_workers=workers, test_hooks=True) as replica:
+    with launch(
+        config, data_dir, interactive_workers=workers, introspection=introspection, test_hooks=True
+    ) as replica:
         assert replica.mode == mode
         yield replica
 
 
 @contextmanager
-def client_in(mode: str, data_dir: Path) -> Iterator[tuple[Replica, Client]]:
-    with replica_in(mode, data_dir) as replica, Client.connect(replica) as client:
+def client_in(
+    mode: str, data_dir: Path, *, introspection: bool = False
+) -> Iterator[tuple[Replica, Client]]:
+    with replica_in(mode, data_dir, introspection=introspection) as replica, Client.connect(replica) as client:
         yield replica, client
 
 

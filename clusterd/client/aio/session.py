@@ -444,6 +444,16 @@ class Client:
         """
         return Index(self, await self.run(self.dataflows.find(id, self._instance)))
 
+    async def relation(self, name: str) -> Index:
+        """What the replica says of itself, as an index to peek or subscribe to: `hydration`, `peeks_active`;
+        `clusterd introspection` lists them. Its times are milliseconds since 1970, and what is older than
+        some seconds is gone; so subscribe with a fresh handle.
+
+        Raises ValueError for a name there is not; PeekFailed(`unknown-id`) if the replica was started
+        without introspection.
+        """
+        return Index(self, await self.run(self.dataflows.relation(name)))
+
     # -- reads
 
     async def peek(

@@ -1,0 +1,178 @@
+"""The observer: the process that has the introspection relations, and answers whoever reads them.
+
+It is a worker whose policy reads (runtime/observing.py), and it writes what is read itself: the relations are
+indexes of its own, published like any other. Their times are milliseconds since 1970, and all are sealed
+together, so that what is joined is of one moment.
+
+Work is done for who looks. A reader's command has the pages read first, unless they just were; and as long as
+anybody looked lately, or subscribes, a ring of a process that has something new has them read again, ten
+times a second at most. Else a ring is only remembered. So figures are as old as their page, and a replica at
+which nobody looks pays for its samples alone.
+
+History is short: what is older than HISTORY_MS is let go, but for what parked reads and running queries hold.
+
+Does not: sample other processes (they do), make rows (relations.py), wait for anybody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import time
+from typing import Final
+
+from clusterd import internal
+from clusterd.convert import updates_from_rows
+from clusterd.dataflow.operator import NO_ERRS
+from clusterd.events import IntrospectionBehind, emit
+from clusterd.introspection.collect_outside import Lookout
+from clusterd.introspection.exports import EXPORTS
+from clusterd.introspection.keeper import Keeper
+from clusterd.introspection.page import ProgressReader
+from clusterd.introspection.progress import PAUSE_S
+from clusterd.introspection.relations import RELATIONS
+from clusterd.introspection.samples import Samples
+from clusterd.operators.kernels import warm
+from clusterd.process import WorkerSpec
+from clusterd.runtime import effects as fx
+from clusterd.runtime.loop import WorkerLoop
+from clusterd.runtime.observing import Observing
+from clusterd.runtime.peeks import Key
+from clusterd.runtime.rehearsal import rehearse
+from controller_proto.command import AllowCompaction, CreateDataflow, Peek
+from shm_arrangements.errors import RegistryFull, ShmExhausted
+from shm_arrangements.frontier import Frontier
+from shm_arrangements.index_writer import advance_idle
+
+__all__ = ["HISTORY_MS", "Observer", "run_observer"]
+
+HISTORY_MS: Final = 10_000
+_COMPACT_MS: Final = 1_000
+_LATELY_S: Final = 10.0  # how long after a read its reader is taken to look on
+_COST: Final = 4  # times what a reading takes, at least, until a ring has the next one made
+
+
+class Observer(WorkerLoop):
+    """The worker's turns, with the relations kept in between."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        super().__init__(spec)
+        self._keys: list[Key] = []
+        assert isinstance(self.core.policy, Observing)
+        for export in EXPORTS.values():
+            self._keys.append((export.id, 1))
+            self.owned.create((export.id, 1), export, 0)
+        self.core.policy.adopt(self.core, zip(self._keys, EXPORTS.values(), strict=True))
+        names = [f"interactive/{index}" for index in range(spec.interactive_workers)]
+        names += ["maintenance/0" if names else "solo/0", "mux", "supervisor"]
+        self._pages = [ProgressReader(spec.instance, name) for name in names]
+        self._samples = Samples()
+        self._lookout = Lookout(spec.instance)
+        self._keeper = Keeper(RELATIONS)
+        self._bell = spec.ring.fileno()
+        os.set_blocking(self._bell, False)
+        self._poll.register(self._bell, select.POLLIN)
+        self._rung = False
+        self._read_s = 0.0  # when the pages were read last
+        self._next_s = 0.0  # when a ring may have them read again
+        self._looked_s = -_LATELY_S
+        self._time = 0  # the newest sealed one
+        self._compacted = 0
+        self._is_behind = False
+
+    # -- when
+
+    def feed(self, event: fx.Event) -> None:
+        if isinstance(event, internal.Run) and isinstance(event.command, Peek | CreateDataflow):
+            self._looked_s = now_s = time.monotonic()
+            if now_s >= self._read_s + PAUSE_S / 2:
+                self._read_pages()
+        super().feed(event)
+
+    def work(self) -> None:
+        if self._rung and self._is_watched and time.monotonic() >= self._next_s:
+            self._read_pages()
+        super().work()
+
+    def timeout_ms(self) -> int | None:
+        timeout = super().timeout_ms()
+        if not self._rung or not self._is_watched:
+            return timeout
+        due = max(0, int((self._next_s - time.monotonic()) * 1000) + 1)
+        return due if timeout is None else min(due, timeout)
+
+    @property
+    def _is_watched(self) -> bool:
+        return time.monotonic() < self._looked_s + _LATELY_S or any(
+            dataflow.is_subscription and not dataflow.ended for dataflow in self.core.state.dataflows.values()
+        )
+
+    def on_other(self, fd: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            if not os.read(fd, 4096):
+                self._poll.unregister(fd)  # everybody is gone
+            self._rung = True
+
+    # -- what
+
+    def _read_pages(self) -> None:
+        """Take every new sample, and seal the relations with what they say now."""
+        began_s = time.monotonic()
+        self._rung = False
+        for page in self._pages:
+            sample = page.take()
+            if sample is not None:
+                self._samples.take(sample)
+        self._samples.take(self.sample())
+        outside = self._lookout.look(self._samples)
+        self._time = max(outside.now_ms, self._time + 1)
+        try:
+            self._tell(Frontier.at(self._time + 1))
+            self._is_behind = False
+        except (ShmExhausted, RegistryFull) as error:  # what was not told is told by a later reading
+            if not self._is_behind:
+                self._is_behind = True
+                emit(IntrospectionBehind(reason=str(error)))
+        for key in self._keys:
+            self.feed(internal.Look(*key))
+        if self._time >= self._compacted + _COMPACT_MS + HISTORY_MS:
+            self._compacted = self._time - HISTORY_MS
+            for id, incarnation in self._keys:
+                allow = AllowCompaction(0, id, (self._compacted,))
+                self.feed(internal.Run(0, allow, {id: incarnation}))
+        self._read_s = time.monotonic()
+        self._next_s = self._read_s + max(PAUSE_S, _COST * (self._read_s - began_s))
+
+    def _tell(self, upper: Frontier) -> None:
+        for place, changed in self._keeper.differences(self._samples, self._lookout.seen):
+            key = self._keys[place]
+            rows, diffs = zip(*changed, strict=True)
+            updates = updates_from_rows(RELATIONS[place].columns, rows, self._time, diffs)
+            self.owned[key].insert(updates, NO_ERRS, upper)
+            self.owned.moved(key)
+        advance_idle((self.owned[key] for key in self._keys), upper)
+
+    def _send(self, effect: fx.Send) -> None:
+        """What is applied here holds nothing back elsewhere: it is the writer's word to let go."""
+        if isinstance(effect.message, internal.Applied):
+            key = effect.message.id, effect.message.incarnation
+            self.owned.set_compaction(key, Frontier.from_wire(effect.message.frontier))
+        else:
+            super()._send(effect)
+
+    def close(self) -> None:
+        for page in self._pages:
+            page.close()
+        super().close()
+
+
+def run_observer(spec: WorkerSpec) -> int:
+    """Entry of the process. Returns the exit code."""
+    warm.warm()
+    rehearse(has_functions=False)
+    loop = Observer(spec)
+    gc.collect()
+    gc.freeze()
+    return loop.run()
