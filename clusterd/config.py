@@ -88,8 +88,9 @@ _ALL = (
     ),
     Setting(
         "read_routing", "string", "interactive", "",
-        "which runtime answers peeks of maintained indexes",
-        choices=("interactive", "maintenance"),
+        "which runtime answers peeks of maintained indexes; hinted: the one a peek asks for, else maintenance"
+        " if its time is not known to be sealed",
+        choices=("interactive", "hinted", "maintenance"),
     ),
     Setting(
         "expires_at", "u64", 0, "time",
@@ -98,6 +99,9 @@ _ALL = (
     ),
     # A worker holds the answer in columns while it is put in order and stashed.
     Setting("max_result_bytes", "u64", 256 << 20, "bytes", "largest answer of a peek"),
+    Setting("max_result_rows", "u64", 0, "rows", "most rows of an answer, with multiplicity; 0 is no limit"),
+    Setting("max_rows_read", "u64", 0, "rows", "most rows that a peek may go through; 0 is no limit"),
+    Setting("run_limit", "duration", 0.0, "seconds", "longest that a peek is evaluated; 0 is no limit"),
     # To make a message of 256 KiB takes some 4 ms, in which nobody else has a turn.
     Setting("stash_result_bytes", "u64", 256 << 10, "bytes", "an answer beyond it is told in parts"),
     Setting("wait_limit", "duration", 0.0, "seconds", "longest that a peek is parked; 0 is no limit"),

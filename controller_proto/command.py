@@ -6,7 +6,7 @@ silent, `Sync` asks for an answer when all before it were validated. Stages are 
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -17,12 +17,13 @@ from controller_proto.plan import OrderBy
 from controller_proto.schema import U64, Row, freeze
 
 __all__ = [
-    "MAX_WAIT_S", "PROTOCOL_VERSION", "AllowCompaction", "AllowWrites", "CancelPeek", "Command",
-    "CreateDataflow", "CreateInstance", "Finishing", "Hello", "InitializationComplete", "Peek", "Schedule",
-    "Sync", "TestHook", "UpdateConfiguration",
+    "MAX_WAIT_S", "NO_LIMITS", "PROTOCOL_VERSION", "RUNTIMES", "AllowCompaction", "AllowWrites", "CancelPeek",
+    "Command", "CreateDataflow", "CreateInstance", "Finishing", "Hello", "InitializationComplete", "Peek",
+    "ReadLimits", "Schedule", "Sync", "TestHook", "UpdateConfiguration",
 ]  # fmt: skip
 
 PROTOCOL_VERSION = 1
+RUNTIMES = ("any", "interactive", "maintenance")  # of `Peek.runtime`
 MAX_WAIT_S = 1e9  # 30 years; a peek that may wait for ever says nothing
 
 
@@ -97,12 +98,30 @@ class Finishing(msgspec.Struct, frozen=True):
     projection: tuple[int, ...] | None = None
 
 
+class ReadLimits(msgspec.Struct, frozen=True):
+    """What one read may take, each None for as much as the setting of that name allows, else the lesser.
+
+    rows_read: rows the keys select, each once, before any finishing (`max_rows_read`). result_rows: of the
+    answer, counting multiplicity (`max_result_rows`). result_bytes: of the answer (`max_result_bytes`).
+    run_s: seconds from its time being sealed to its answer being made (`run_limit`).
+    """
+
+    rows_read: U64 | None = None
+    result_rows: U64 | None = None
+    result_bytes: U64 | None = None
+    run_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)] | None = None
+
+
+NO_LIMITS = ReadLimits()
+
+
 class Peek(_Command, frozen=True, tag="peek"):
     """Read index `id` at `time` (None: the newest sealed time). `keys` None: all rows; `[]`: none.
 
     Answered exactly once, by a PeekResponse with the same uuid.
     wait_s: the longest it may be parked, in seconds; then the answer is `wait-limit`, as it is after the
         time that the setting `wait_limit` says, if that is less.
+    runtime: which one should answer, heard where `read_routing` is `hinted`; either gives the same answer.
     """
 
     uuid: str
@@ -111,6 +130,8 @@ class Peek(_Command, frozen=True, tag="peek"):
     keys: tuple[Row, ...] | None = None
     finishing: Finishing = Finishing()
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)] | None = None
+    runtime: Literal["any", "interactive", "maintenance"] = "any"
+    limits: ReadLimits = NO_LIMITS
 
     def __post_init__(self) -> None:
         if self.keys:

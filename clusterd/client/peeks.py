@@ -17,7 +17,7 @@ from clusterd.client.handle import Standing
 from clusterd.client.operation import Operation, Wait
 from clusterd.client.values import key_rows
 from controller_proto import command, response
-from controller_proto.command import MAX_WAIT_S
+from controller_proto.command import MAX_WAIT_S, NO_LIMITS, RUNTIMES, ReadLimits
 from controller_proto.dataflow import WireFrontier
 from controller_proto.errors import Disconnected, LocalProtocolError, Refusal
 from controller_proto.expr import Expr
@@ -52,7 +52,9 @@ class PeekOptions(TypedDict, total=False):
     keys: values (or tuples, for a key of several columns) of the index's key; None, the default, is all rows.
     where: predicates, as expressions or their text (`#1 > 5`). order_by: names, or OrderBy; without, rows
     come sorted by value. limit, offset: of rows, each counted as often as it occurs. select: columns to
-    return. wait_s: the longest that the replica has it wait for its time, answered `wait-limit` then.
+    return. wait_s: the longest that the replica has it wait for its time, answered `wait-limit` then. limits:
+    of what it may take, answered `limit`, `result-too-large` or `timeout` beyond. runtime: `interactive` or
+    `maintenance`, who should answer, where `read_routing` is `hinted`.
     """
 
     at: At
@@ -63,6 +65,8 @@ class PeekOptions(TypedDict, total=False):
     offset: int
     select: Sequence[str] | None
     wait_s: float | None
+    limits: ReadLimits
+    runtime: Literal["any", "interactive", "maintenance"]
 
 
 def start_peek(
@@ -77,6 +81,8 @@ def start_peek(
     offset: int = 0,
     select: Sequence[str] | None = None,
     wait_s: float | None = None,
+    limits: ReadLimits = NO_LIMITS,
+    runtime: Literal["any", "interactive", "maintenance"] = "any",
 ) -> str:
     """Say a peek; PeekOptions says what of. Returns its uuid.
 
@@ -99,11 +105,36 @@ def start_peek(
     uuid = uuid4().hex
     if wait_s is not None and not 0 <= wait_s <= MAX_WAIT_S:
         raise ValueError(f"wait_s must be seconds, up to {MAX_WAIT_S:g}, it is {wait_s!r}")
+    if runtime not in RUNTIMES:
+        raise ValueError(f"runtime must be one of {', '.join(RUNTIMES)}, it is {runtime!r}")
+    _require_limits(limits)
     said = command.Peek(
-        0, uuid=uuid, id=of.export.id, time=time, keys=rows, finishing=finishing, wait_s=wait_s
+        0,
+        uuid=uuid,
+        id=of.export.id,
+        time=time,
+        keys=rows,
+        finishing=finishing,
+        wait_s=wait_s,
+        runtime=runtime,
+        limits=limits,
     )
     core.ask(said, Asked(of, time, validate_peek(said, of.export)))
     return uuid
+
+
+def _require_limits(limits: ReadLimits) -> None:
+    """Raises ValueError, TypeError, as what the replica would refuse to decode."""
+    if not isinstance(limits, ReadLimits):
+        raise TypeError(f"limits must be ReadLimits(rows_read=.., run_s=..), not {limits!r}")
+    for name in ("rows_read", "result_rows", "result_bytes"):
+        most = getattr(limits, name)
+        if most is not None and (
+            isinstance(most, bool) or not isinstance(most, int) or not 0 <= most < 1 << 64
+        ):
+            raise ValueError(f"limits.{name} must be a number, from 0 on, it is {most!r}")
+    if limits.run_s is not None and not 0 <= limits.run_s <= MAX_WAIT_S:
+        raise ValueError(f"limits.run_s must be seconds, up to {MAX_WAIT_S:g}, it is {limits.run_s!r}")
 
 
 def wait_answer(core: Core, uuid: str, timeout_s: float | None) -> Operation[Answer]:

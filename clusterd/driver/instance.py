@@ -39,10 +39,10 @@ def update_configuration(run: Run, words: Words, body: Sequence[str]) -> list[st
 
 
 def _note_routing(run: Run, config: dict[str, Any]) -> None:
-    """Who may serve is fixed only as long as peeks go where they go by default."""
-    if config.get("read_routing", "interactive") != "interactive":
-        for session in run.sessions.values():
-            session.served_by = ""
+    """Who is to answer the peeks that are sent from now on."""
+    run.routing = config.get("read_routing", run.routing)
+    for session in run.sessions.values():
+        session.routing = run.routing
 
 
 def initialization_complete(run: Run, words: Words, body: Sequence[str]) -> list[str]:

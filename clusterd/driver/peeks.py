@@ -115,7 +115,8 @@ def answered(run: Run, words: Words, body: Sequence[str]) -> list[str]:
 
 _READ = (
     "id= ts= [keys=] [map=] [filter=] [order-by=] [offset=] [limit=] [project=] [schema=] [name=] [uuid=]"
-    " [wait-secs=] [timeout-secs=]"
+    " [wait-secs=] [runtime=any|interactive|maintenance]"
+    " [rows-read=] [result-rows=] [result-bytes=] [run-secs=] [timeout-secs=]"
 )
 _COUNT = _READ.replace(" [project=]", "")
 _START = (

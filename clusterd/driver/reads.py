@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Literal, TypeVar, cast
 
 import msgspec
 
-from controller_proto.command import Finishing, Peek
+from controller_proto.command import Finishing, Peek, ReadLimits
 from controller_proto.dataflow import Export, WireFrontier
 from controller_proto.errors import Disconnected, LocalProtocolError, ProtocolError, Refusal
 from controller_proto.literals import format_scalar, parse_scalar
@@ -93,17 +93,28 @@ def peek_from_words(words: Words, uuid: str, id: str, index: Export | None) -> P
         projection=_read(words, "project", lambda tokens: parse_columns(tokens, "(", ")")),
     )
     keys = _read(words, "keys", lambda tokens: _keys(tokens, index))
-    wait = words.get("wait-secs")
-    return Peek(0, uuid, id, time, keys, finishing, None if wait is None else _seconds(wait))
+    counts = {
+        name: parse_u64(text, name)
+        for name in ("rows-read", "result-rows", "result-bytes")
+        if (text := words.get(name)) is not None
+    }
+    limits = ReadLimits(
+        **{name.replace("-", "_"): most for name, most in counts.items()}, run_s=_seconds(words, "run-secs")
+    )
+    runtime = cast("Literal['any', 'interactive', 'maintenance']", words.get("runtime") or "any")
+    return Peek(0, uuid, id, time, keys, finishing, _seconds(words, "wait-secs"), runtime, limits)
 
 
-def _seconds(text: str) -> float:
+def _seconds(words: Words, name: str) -> float | None:
+    text = words.get(name)
+    if text is None:
+        return None
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < math.inf:
-        raise LocalProtocolError("bad-message", f"wait-secs={text} is no time in seconds")
+        raise LocalProtocolError("bad-message", f"{name}={text} is no time in seconds")
     return seconds
 
 

@@ -13,12 +13,21 @@ from __future__ import annotations
 import contextlib
 import select
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from clusterd.driver.interrupts import Interrupts
 from clusterd.driver.streams import Stream
 from controller_proto.client import WireClient
-from controller_proto.command import CancelPeek, Command, InitializationComplete, Peek, Schedule, Sync
+from controller_proto.command import (
+    CancelPeek,
+    Command,
+    CreateDataflow,
+    InitializationComplete,
+    Peek,
+    Schedule,
+    Sync,
+)
 from controller_proto.dataflow import WireFrontier
 from controller_proto.errors import Disconnected, Refusal
 from controller_proto.ids import GlobalId
@@ -59,11 +68,15 @@ class Session:
         self.copies: dict[GlobalId, Copied | CopyError] = {}
         self.arrived: list[Response] = []
         self.violations: list[str] = []
-        self.served_by = ""  # the only role that may answer with rows, "" for any
+        self.mode = ""  # of the replica, "" if that is not known
+        self.routing = "interactive"  # `read_routing`, as far as this driver has set it
+        self.served: Counter[str] = Counter()  # answers by the role that gave them
         self.over: Disconnected | None = None
         self.initialized = False
         self.scheduled: set[GlobalId] = set()
         self._peeks: dict[str, Peek] = {}
+        self._of_introspection: set[GlobalId] = set()  # queries that the observer answers
+        self._server: dict[str, str] = {}  # the only role that may answer a peek with rows, "" for any
         self._cancelled: set[str] = set()
         self._refused: dict[int, Refused] = {}
         self._synced: set[int] = set()
@@ -87,6 +100,10 @@ class Session:
         """Send, without waiting. Returns its `seq`. Raises Disconnected, LocalProtocolError."""
         if isinstance(command, Peek):
             self._peeks.setdefault(command.uuid, command)
+            self._server.setdefault(command.uuid, self._server_of(command))
+        elif isinstance(command, CreateDataflow):
+            if any(each.id.startswith("s") for each in command.header.index_imports):
+                self._of_introspection.update(each.id for each in command.header.exports)
         elif isinstance(command, CancelPeek):
             self._cancelled.add(command.uuid)
         elif isinstance(command, InitializationComplete):
@@ -122,6 +139,18 @@ class Session:
             raise
         if sync:
             self._require_accepted(*asked)
+
+    def _server_of(self, peek: Peek) -> str:
+        """Who is to answer, as settings are when the peek is sent."""
+        if peek.id.startswith("s") or peek.id in self._of_introspection:
+            return ""
+        if self.mode != "two-runtime":
+            return self.mode
+        if peek.id.startswith("t"):
+            return "interactive"
+        if self.routing == "hinted":
+            return "" if peek.runtime == "any" else peek.runtime
+        return self.routing
 
     def _require_accepted(self, *asked: int) -> None:
         """Raises Refusal, as the replica said of the first that it refused."""
@@ -233,6 +262,9 @@ class Session:
         if isinstance(answer.result, PeekRows):
             if asked.time is not None and answer.time != asked.time:
                 self.violations.append(f"{said}: read at {answer.time}, asked for {asked.time}")
-            if self.served_by and answer.served_by != self.served_by:
-                self.violations.append(f"{said} was served by {answer.served_by!r}, not {self.served_by!r}")
+            server = self._server[answer.uuid]
+            if server and answer.served_by != server:
+                self.violations.append(f"{said} was served by {answer.served_by!r}, not {server!r}")
+        if answer.served_by:
+            self.served[answer.served_by] += 1
         self.answers[answer.uuid] = answer

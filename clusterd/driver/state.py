@@ -32,8 +32,6 @@ __all__ = ["OK", "Run", "Skip", "Started", "frontier_text"]
 
 OK = ["ok"]
 
-_SERVES = {"solo": "solo", "two-runtime": "interactive"}
-
 
 class Skip(Exception):
     """The script requires what this run is not."""
@@ -80,6 +78,7 @@ class Run:
         self.sessions: dict[str, Session] = {}
         self.on = "main"  # the connection in use
         self.config: dict[str, Any] = {}  # of the last create-instance
+        self.routing = "interactive"  # `read_routing` as it was last set
         self.schemas: dict[str, Schema] = {}
         self.indexes: dict[GlobalId, Export] = {}
         self.dataflows: dict[str, DataflowText] = {}
@@ -109,7 +108,8 @@ class Run:
             epoch = next(self._epochs) if kind == "controller" else 0
         nonce = nonce or f"driver-{next(self._nonces)}"
         session = Session.open(self.address, kind=kind, nonce=nonce, epoch=epoch, interrupts=self.interrupts)
-        session.served_by = _SERVES.get(self.mode or "", "")
+        session.mode = self.mode or ""
+        session.routing = self.routing
         self.sessions[name] = session
 
     def command(self, words: Words, command: Command) -> list[str]:

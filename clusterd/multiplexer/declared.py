@@ -98,6 +98,11 @@ class Collection:
         """Whether it is an introspection relation: there as long as the replica, and of no session."""
         return self.dataflow.seq == SYSTEM
 
+    def is_sealed(self, time: int) -> bool:
+        """Whether it was reported to be sealed beyond `time`."""
+        write = self.reported[0]
+        return write is not None and (not write or write[0] > time)
+
     @property
     def is_finished(self) -> bool:
         """Whether nothing is owed for it: dropped, and all that is reported of it was reported empty."""

@@ -62,8 +62,7 @@ class Peeks:
             why = f"{len(session.peeks)} peeks in flight, max_peeks_in_flight is {limit}"
             raise Refusal("limit", why, "wait for answers, or raise the setting")
         check_peek_size(peek, max_keys=in_force["max_peek_keys"], max_nodes=in_force["max_peek_nodes"])
-        by_key = peek.keys is not None
-        worker = state.placement.reader(entry, by_key=by_key, routing=in_force["read_routing"])
+        worker = state.placement.reader(entry, peek, routing=in_force["read_routing"])
         state.refuse_if_full((worker,))
         return entry, worker
 

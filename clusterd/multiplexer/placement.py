@@ -14,6 +14,7 @@ Does not: know what is declared (declared.py), keep count of what is in flight.
 from __future__ import annotations
 
 from clusterd.multiplexer.declared import Collection
+from controller_proto.command import Peek
 from controller_proto.dataflow import DataflowHeader, is_one_shot
 from controller_proto.errors import Refusal
 
@@ -76,11 +77,19 @@ class Placement:
             raise Refusal("invalid-plan", "introspection relations are in no maintained dataflow", hint)
         return self.observer
 
-    def reader(self, entry: Collection, *, by_key: bool, routing: str) -> int:
-        """Return the worker that answers a peek of `entry`. routing: the setting `read_routing`."""
+    def reader(self, entry: Collection, peek: Peek, *, routing: str) -> int:
+        """Return the worker that answers a peek of `entry`. routing: the setting `read_routing`.
+
+        `hinted` sends a peek that asks for no runtime to maintenance if it has to wait for its time: there no
+        notice stands between the seal and the answer. A wrong guess costs time, and changes no answer.
+        """
+        if routing == "hinted":
+            routing = peek.runtime
+            if routing == "any" and peek.time is not None and not entry.is_sealed(peek.time):
+                routing = "maintenance"
         if entry.dataflow.query or routing == "maintenance":
             return entry.owner
-        if not by_key:
+        if peek.keys is None:
             return self._next_heavy()
         self._point_turn = (self._point_turn + 1) % len(self._point)
         return self._point[self._point_turn]

@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 
 from clusterd.convert import column_from_scalars, scalars_from_column, to_wire
 from clusterd.runtime.finish import PLAIN, Finisher, plan_finishing, rows_nbytes, split_error
+from clusterd.runtime.limits import Limits
 from clusterd.runtime.point import MOST_BYTES, PointReads
 from clusterd.runtime.portions import portions
 from clusterd.runtime.sorting import Rows, joined
 from clusterd.runtime.stash import Stash
-from controller_proto.command import Peek
+from controller_proto.command import NO_LIMITS, Peek
 from controller_proto.dataflow import Export
 from controller_proto.errors import Refusal
 from controller_proto.literals import format_scalar
@@ -120,9 +121,9 @@ def check_peek(peek: Peek, index: Export) -> None:
 def answer_point(peek: Peek, time: int, index: Readable, *, limit_bytes: int, served_by: str) -> bytes | None:
     """As `evaluate`, if that is soon said: of one key with one row, or none. Else None.
 
-    limit_bytes: the least of those that answers have.
+    limit_bytes: the least of those that answers have, 0 if there are others.
     """
-    if not index.clean or peek.finishing != PLAIN or limit_bytes < MOST_BYTES:
+    if not index.clean or peek.finishing != PLAIN or limit_bytes < MOST_BYTES or peek.limits != NO_LIMITS:
         return None
     return index.points.answer(peek, time, index.read_time(time), served_by)
 
@@ -132,14 +133,12 @@ def evaluate(
     time: int,
     index: Readable,
     *,
-    max_result_bytes: int,
+    limits: Limits,
     served_by: str,
     piece_rows: int = _PIECE_ROWS,
 ) -> bytes:
     """The encoded PeekResponse of `peek` at `time`."""
-    pieces = evaluate_pieces(
-        peek, time, index, max_result_bytes=max_result_bytes, served_by=served_by, piece_rows=piece_rows
-    )
+    pieces = evaluate_pieces(peek, time, index, limits=limits, served_by=served_by, piece_rows=piece_rows)
     while True:
         try:
             next(pieces)
@@ -153,7 +152,7 @@ def evaluate_pieces(
     time: int,
     index: Readable,
     *,
-    max_result_bytes: int,
+    limits: Limits,
     served_by: str,
     piece_rows: int = _PIECE_ROWS,
     stashing: Stashing | None = None,
@@ -163,7 +162,7 @@ def evaluate_pieces(
     """
     result: PeekResult
     try:
-        specs, parts = yield from _rows(peek, time, index, max_result_bytes, piece_rows)
+        specs, parts = yield from _rows(peek, time, index, limits, piece_rows)
         nbytes = sum(rows_nbytes(columns, len(counts)) for columns, counts in parts)
         if stashing is not None and nbytes > stashing.limit_bytes:
             return (yield from _stash(peek, time, served_by, specs, parts, stashing))
@@ -185,15 +184,16 @@ def evaluate_pieces(
 
 
 def _rows(
-    peek: Peek, time: int, index: Readable, max_result_bytes: int, piece_rows: int
+    peek: Peek, time: int, index: Readable, limits: Limits, piece_rows: int
 ) -> Generator[None, None, tuple[tuple[ColumnSpec, ...], list[Rows]]]:
     if not index.clean:
         _require_no_errors(index, time)
-    finisher = Finisher(
-        plan_finishing(peek.finishing, index.schema.columns), time=time, max_result_bytes=max_result_bytes
-    )
+    finisher = Finisher(plan_finishing(peek.finishing, index.schema.columns), time=time, limits=limits)
+    found = 0
     negative: list[tuple[tuple[Column, ...], Ints]] = []
     for columns, counts in _found(peek, time, index, piece_rows):
+        found += len(counts)
+        limits.require_read(found, index.name, time)
         if len(counts) and counts.min() < 0:
             rows = np.flatnonzero(counts < 0)
             negative.append((tuple(column.take(rows) for column in columns), counts.take(rows)))

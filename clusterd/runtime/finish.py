@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusterd.operators.mfp import Stage, StageSpec
+from clusterd.runtime.limits import Limits
 from clusterd.runtime.sorting import Rows, sorted_parts
 from controller_proto.command import Finishing
 from controller_proto.errors import Refusal
@@ -38,6 +39,7 @@ __all__ = [
 Ints = NDArray[np.int64]
 
 _COUNT_BYTES = 8  # a row's own cost in an answer
+_MAX_COUNT = (1 << 63) - 1
 _KEEP_ROWS = 1 << 16  # rows kept for a limit before the best are picked
 PLAIN = Finishing()
 
@@ -83,12 +85,13 @@ def plan_finishing(finishing: Finishing, columns: tuple[ColumnSpec, ...]) -> Pla
 class Finisher:
     """Takes the rows of one peek, piece by piece, and gives the finished ones. time: of the peek."""
 
-    def __init__(self, plan: PlannedFinishing, *, time: int, max_result_bytes: int) -> None:
+    def __init__(self, plan: PlannedFinishing, *, time: int, limits: Limits) -> None:
         self._plan = plan
         self._time = time
-        self._max_bytes = max_result_bytes
+        self._limits = limits
         self._parts: list[Rows] = []
         self._rows = 0
+        self._total = 0  # rows counting multiplicity, if they are limited
         self._bytes = 0
         self._error = ""  # the least message of a row that failed
 
@@ -120,7 +123,11 @@ class Finisher:
                 self._rows = sum(len(counts) for _, counts in self._parts)
             return
         self._bytes += rows_nbytes(_projected(columns, plan.projection), len(counts))
-        if self._bytes > self._max_bytes and not plan.offset:
+        most = self._limits.result_rows
+        if most is not None:
+            self._total += _total(counts)
+        over = self._bytes > self._limits.result_bytes or (most is not None and self._total > most)
+        if over and not plan.offset:
             self._parts.clear()
 
     def finish(self) -> Generator[None, None, list[Rows]]:
@@ -133,7 +140,8 @@ class Finisher:
             raise split_error(self._error)
         cut = plan.limit is not None or bool(plan.offset)
         if not cut:
-            self._require_small(self._bytes)
+            self._limits.require_rows(self._total)
+            self._limits.require_bytes(self._bytes)
         if not parts:
             return [_projected_rows((_empty(plan.columns), np.empty(0, np.int64)), plan.projection)]
         by_value = plan.projection is not None and not plan.order  # sorted when it is projected
@@ -144,18 +152,12 @@ class Finisher:
             parts = _windows(parts, plan.offset, plan.limit)
         parts = [_projected_rows(part, plan.projection) for part in parts]
         if cut:
-            self._require_small(sum(rows_nbytes(columns, len(counts)) for columns, counts in parts))
+            if self._limits.result_rows is not None:
+                self._limits.require_rows(sum(_total(counts) for _, counts in parts))
+            self._limits.require_bytes(sum(rows_nbytes(columns, len(counts)) for columns, counts in parts))
         if by_value:
             parts = yield from sorted_parts(parts, (), merge=True)
         return parts
-
-    def _require_small(self, nbytes: int) -> None:
-        if nbytes > self._max_bytes:
-            raise Refusal(
-                "result-too-large",
-                f"the answer has {nbytes} bytes, max_result_bytes is {self._max_bytes}",
-                "read fewer rows or columns, or raise max_result_bytes",
-            )
 
 
 def split_error(text: str) -> Refusal:
@@ -191,7 +193,11 @@ def _windows(parts: Sequence[Rows], offset: int, limit: int | None) -> list[Rows
 
 
 def _total(counts: Ints) -> int:
-    return int(counts.sum(dtype=object)) if len(counts) else 0
+    """The sum of positive counts, whatever it is."""
+    if not len(counts):
+        return 0
+    fits = int(counts.max()) <= _MAX_COUNT // len(counts)
+    return int(counts.sum()) if fits else int(counts.sum(dtype=object))
 
 
 def _empty(columns: Sequence[ColumnSpec]) -> tuple[Column, ...]:

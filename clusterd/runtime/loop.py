@@ -40,11 +40,12 @@ from clusterd.runtime.dataflows import RESOURCES, Dataflows
 from clusterd.runtime.deadlines import Deadlines
 from clusterd.runtime.evaluate import ErrorResponse, Readable, Stashing, answer_point, evaluate_pieces
 from clusterd.runtime.interactive import Interactive
+from clusterd.runtime.limits import Limits
 from clusterd.runtime.maintenance import Maintenance
 from clusterd.runtime.meter import Meter
 from clusterd.runtime.observing import Observing
 from clusterd.runtime.owned import OwnedIndexes
-from clusterd.runtime.peeks import PendingPeek
+from clusterd.runtime.peeks import PeekState, PendingPeek
 from clusterd.runtime.ports import WorkerPorts
 from clusterd.runtime.published import PublishedIndexes
 from clusterd.runtime.rehearsal import rehearse
@@ -92,8 +93,10 @@ class WorkerLoop:
         self._merge_fuel = _READ_MERGE_FUEL if reads else _MERGE_FUEL
         self._validate = spec.config.validate
         self._scans = Scans()
+        self.scan_pieces = 0  # ever
         self._stashes = Stashes(None if store is None else store.data_dir)
-        self._deadlines = Deadlines()
+        self._waits = Deadlines(lambda p: p.state is PeekState.PARKED, lambda p: p.peek.wait_s)
+        self._runs = Deadlines(self._is_evaluated, lambda p: p.peek.limits.run_s)
         self._message_bytes = spec.config.mux.max_frame_bytes
         self._link = FrameLink(spec.mux.fileno())
         self._poll = select.poll()
@@ -216,7 +219,8 @@ class WorkerLoop:
         if self.has_work:
             return 0
         told = None if self._progress is None else self._progress.due_s
-        due = [due for due in (self._due, self._deadlines.next_s(), told) if due is not None]
+        nexts = (self._due, self._waits.next_s(), self._runs.next_s(), told)
+        due = [due for due in nexts if due is not None]
         waits_s = [] if not due else [min(due) - time.monotonic()]
         if (retry_in_s := self.dataflows.retry_in_s) is not None:
             waits_s.append(retry_in_s)
@@ -315,8 +319,10 @@ class WorkerLoop:
 
     def _reclaim(self) -> None:
         now = time.monotonic()
-        for pending, limit_s in self._deadlines.take_due(now):
+        for pending, limit_s in self._waits.take_due(now):
             self.feed(fx.WaitedOut(pending, limit_s))
+        for pending, limit_s in self._runs.take_due(now):
+            self._run_out(pending, limit_s)
         self._due = self.owned.reclaim(now)
         if self.published is not None:
             due = self.published.let_go_idle(now)
@@ -329,6 +335,7 @@ class WorkerLoop:
             name, scan = self._scans.next()
             pending = self.core.state.peeks[name]
             self.meter.began(pending)
+            self.scan_pieces += 1
             try:
                 next(scan)
             except StopIteration as end:
@@ -385,7 +392,7 @@ class WorkerLoop:
 
     def _park(self, effect: fx.Parked) -> None:
         self.meter.parked(effect.pending)
-        self._deadlines.add(effect.pending, time.monotonic())
+        self._waits.add(effect.pending, time.monotonic())
 
     def _evaluate(self, effect: fx.Evaluate) -> fx.Event | None:
         """A read by key at once; a scan, or what brings a large answer, later, in pieces, from the snapshot
@@ -430,7 +437,21 @@ class WorkerLoop:
                 return response
             scan.close()
         self._scans.add((pending.session, pending.uuid), self._scan_of(peek, effect.time, index))
+        self._runs.add(pending, time.monotonic())
         return None
+
+    def _is_evaluated(self, pending: PendingPeek) -> bool:
+        """Whether it is evaluated in pieces, and its answer not made."""
+        return pending.state is PeekState.READY and self._scans.works((pending.session, pending.uuid))
+
+    def _run_out(self, pending: PendingPeek, limit_s: float) -> None:
+        """Answer a peek that is evaluated for too long."""
+        self._abandon(fx.Abandon(pending.session, pending.uuid))
+        name = "limits.run_s" if limit_s == pending.peek.limits.run_s else "run_limit"
+        why = f"{pending.peek.id} was read for {limit_s:g} s, which is {name}, and there is no answer yet"
+        told = self._unreadable(pending, PeekError("timeout", why, "read less, or raise the limit"))
+        self.meter.answered(pending, "error")
+        self.feed(fx.Evaluated(pending.session, pending.uuid, told))
 
     def _scan_of(self, peek: Peek, time: int, index: Readable | StoredRows) -> Scan:
         if isinstance(index, StoredRows):
@@ -439,7 +460,7 @@ class WorkerLoop:
             peek,
             time,
             index,
-            max_result_bytes=self._max_result_bytes,
+            limits=self._limits.of(peek.limits),
             served_by=self._role,
             piece_rows=_SCAN_PIECE_ROWS,
             stashing=self._stashing,
@@ -473,11 +494,17 @@ class WorkerLoop:
 
     def _configure(self, effect: fx.Configure) -> None:
         settings = {**DEFAULTS, **effect.settings}
-        self._max_result_bytes = int(settings["max_result_bytes"])
+        self._limits = Limits(
+            int(settings["max_result_bytes"]),
+            int(settings["max_result_rows"]) or None,
+            int(settings["max_rows_read"]) or None,
+        )
         stash_bytes = int(settings["stash_result_bytes"])
         self._stashing = Stashing(stash_bytes, self._message_bytes, self._stashes.create)
-        self._least_limit_bytes = min(self._max_result_bytes, stash_bytes, self._message_bytes)
-        self._deadlines.set_limit(float(settings["wait_limit"]))
+        least_bytes = min(self._limits.result_bytes, stash_bytes, self._message_bytes)
+        self._least_limit_bytes = 0 if self._limits.counts_rows else least_bytes
+        self._waits.set_limit(float(settings["wait_limit"]))
+        self._runs.set_limit(float(settings["run_limit"]))
         self.dataflows.expires_at = int(settings["expires_at"]) or None
 
     def _arm(self, effect: fx.ArmFailpoint) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from clusterd.convert import arrangement_schema
 from clusterd.render.functions.pandas_of_arrow import settle_pandas
 from clusterd.runtime.evaluate import Readable, check_peek, evaluate
+from clusterd.runtime.limits import Limits
 from controller_proto.command import Finishing, Peek
 from controller_proto.dataflow import Export
 from controller_proto.expr import Call, ColumnRef, Literal
@@ -50,4 +51,4 @@ def rehearse(*, has_functions: bool) -> None:
         Peek(1, "finish", "u1", 0, None, finishing),
     ):
         check_peek(peek, export)
-        evaluate(peek, 0, index, max_result_bytes=1 << 20, served_by="solo")
+        evaluate(peek, 0, index, limits=Limits(1 << 20), served_by="solo")

@@ -50,6 +50,10 @@ class Scans:
         else:
             self._waiting.setdefault(name[0], {})[name] = None
 
+    def works(self, name: Name) -> bool:
+        """Whether a scan is under way or waits to be: its answer is not made yet."""
+        return name in self._scans and name not in self._resting.get(name[0], ())
+
     def begins(self, session: int) -> bool:
         """Whether another scan of the session would have a turn at once."""
         return len(self._turns.get(session, ())) + len(self._resting.get(session, ())) < AT_ONCE

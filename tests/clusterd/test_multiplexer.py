@@ -412,6 +412,34 @@ def test_read_routing_sends_peeks_of_maintained_indexes_to_maintenance() -> None
     assert [p.uuid for p in bench.commands(1, Peek)] == ["b"]
 
 
+def test_hinted_routing_asks_the_peek_and_then_whether_its_time_is_sealed() -> None:
+    bench = MuxBench(interactive=1)
+    session = bench.controller()
+    bench.create(session, "u1", shards=("s",))
+    bench.query(session, "t1", "u1")
+
+    uuids = (f"p{number}" for number in range(100))
+
+    def where(id: str, time: int | None, runtime: str = "any") -> int:
+        uuid = next(uuids)
+        bench.send(session, Peek, uuid=uuid, id=id, time=time, runtime=runtime)
+        return only([w for w in (0, 1) if uuid in [p.uuid for p in bench.commands(w, Peek)]])
+
+    assert where("u1", 5, "maintenance") == 1  # not heard unless routing is hinted
+    bench.send(session, UpdateConfiguration, config={"read_routing": "hinted"})
+    assert [where("u1", 5, runtime) for runtime in ("interactive", "maintenance")] == [1, 0]
+    assert [where("u1", 5), where("u1", None)] == [0, 1]  # nothing is known to be sealed yet
+    bench.report(0, session, "u1", bench.incarnation("u1"), (6,))
+    assert [where("u1", 5), where("u1", 6)] == [1, 0]
+    assert where("u1", 5, "maintenance") == 0
+    assert where("t1", 0, "maintenance") == 1  # the result of a query is its owner's
+    solo = MuxBench(interactive=0)
+    session = solo.controller(read_routing="hinted")
+    solo.create(session, "u1", shards=("s",))
+    solo.send(session, Peek, uuid="p", id="u1", time=5, runtime="interactive")
+    assert [p.uuid for p in solo.commands(0, Peek)] == ["p"]
+
+
 def test_each_peek_is_answered_once_and_a_second_answer_is_dropped() -> None:
     bench = MuxBench()
     session = bench.controller()

@@ -35,6 +35,7 @@ def test_the_page_names_no_directive_and_no_operator_that_is_not_there() -> None
 
 _READS = {
     "keys", "map", "filter", "order-by", "offset", "limit", "project", "schema", "name", "uuid", "wait-secs",
+    "rows-read", "result-rows", "result-bytes", "run-secs", "runtime",
 }  # fmt: skip
 
 

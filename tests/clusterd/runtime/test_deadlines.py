@@ -9,6 +9,10 @@ from clusterd.runtime.peeks import PeekState, PendingPeek
 from controller_proto.command import Peek
 
 
+def _deadlines(limit_s: float = 0.0) -> Deadlines:
+    return Deadlines(lambda p: p.state is PeekState.PARKED, lambda p: p.peek.wait_s, limit_s)
+
+
 def _peek(name: str, wait_s: float | None = None) -> PendingPeek:
     return PendingPeek(1, Peek(1, name, "u1", 5, wait_s=wait_s), ("u1", 1), 5, latest=False)
 
@@ -22,14 +26,14 @@ def _due(deadlines: Deadlines, now_s: float) -> list[tuple[str, float]]:
 
 
 def test_without_a_limit_nothing_is_ever_due() -> None:
-    deadlines = Deadlines()
+    deadlines = _deadlines()
     deadlines.add(_peek("a"), 1.0)
     assert deadlines.next_s() is None
     assert _due(deadlines, 1e9) == []
 
 
 def test_the_lesser_of_the_two_limits_counts_and_the_earliest_is_first() -> None:
-    deadlines = Deadlines(10.0)
+    deadlines = _deadlines(10.0)
     peeks = [_peek("setting"), _peek("own", 3.0), _peek("longer", 60.0), _peek("at once", 0.0)]
     for pending in peeks:
         deadlines.add(pending, 100.0)
@@ -42,7 +46,7 @@ def test_the_lesser_of_the_two_limits_counts_and_the_earliest_is_first() -> None
 
 
 def test_what_waits_no_more_is_not_due_and_wakes_nobody() -> None:
-    deadlines = Deadlines(1.0)
+    deadlines = _deadlines(1.0)
     first, second = _peek("a"), _peek("b")
     deadlines.add(first, 0.0)
     deadlines.add(second, 5.0)
@@ -53,7 +57,7 @@ def test_what_waits_no_more_is_not_due_and_wakes_nobody() -> None:
 
 
 def test_another_setting_counts_for_what_is_parked_from_when_it_was() -> None:
-    deadlines = Deadlines()
+    deadlines = _deadlines()
     deadlines.add(_peek("a"), 100.0)
     deadlines.add(_peek("b", 2.0), 100.0)
     deadlines.set_limit(5.0)
@@ -66,7 +70,7 @@ def test_another_setting_counts_for_what_is_parked_from_when_it_was() -> None:
 
 
 def test_what_is_kept_is_bounded_by_what_is_parked() -> None:
-    deadlines, rng = Deadlines(3600.0), random.Random(1)
+    deadlines, rng = _deadlines(3600.0), random.Random(1)
     parked: list[PendingPeek] = []
     for number in range(5000):
         parked.append(_peek(str(number)))

@@ -14,12 +14,13 @@ import pytest
 
 from clusterd.convert import arrangement_schema
 from clusterd.runtime.evaluate import Readable, answer_point, check_peek, evaluate, evaluate_pieces
-from controller_proto.command import Finishing, Peek
+from clusterd.runtime.limits import Limits
+from controller_proto.command import Finishing, Peek, ReadLimits
 from controller_proto.dataflow import Export
 from controller_proto.errors import Refusal
 from controller_proto.expr import Call, ColumnRef, Literal
 from controller_proto.plan import OrderBy
-from controller_proto.response import PeekError, PeekResponse, PeekRows
+from controller_proto.response import PeekError, PeekResponse, PeekResult, PeekRows
 from controller_proto.schema import Column, ColumnType, Schema
 from shm_arrangements.batch import Batch
 from shm_arrangements.builder import HeapAllocator, build_batch
@@ -71,9 +72,7 @@ def ask(
     **finishing: Any,
 ) -> PeekResponse:
     peek = Peek(1, "p", "u1", time, keys, Finishing(**finishing))
-    raw = evaluate(
-        peek, time, readable, max_result_bytes=limit_bytes, served_by="solo", piece_rows=piece_rows
-    )
+    raw = evaluate(peek, time, readable, limits=Limits(limit_bytes), served_by="solo", piece_rows=piece_rows)
     response = msgspec.msgpack.decode(raw, type=PeekResponse)
     assert (response.uuid, response.time, response.served_by) == ("p", time, "solo")
     return response
@@ -86,7 +85,7 @@ def ask_point(
     peek = Peek(1, "p", "u1", time, (key,))
     told = answer_point(peek, time, readable, limit_bytes=limit_bytes, served_by="solo")
     if told is not None:
-        assert told == evaluate(peek, time, readable, max_result_bytes=BIG, served_by="solo")
+        assert told == evaluate(peek, time, readable, limits=Limits(BIG), served_by="solo")
     return told
 
 
@@ -173,7 +172,7 @@ def test_b7_a_scan_that_pauses_after_every_row_gives_what_one_that_does_not_give
                 Peek(1, "b", "u1", time, None, Finishing(**ordered)),
             ]
             running = [
-                evaluate_pieces(peek, time, readable, max_result_bytes=BIG, served_by="solo", piece_rows=3)
+                evaluate_pieces(peek, time, readable, limits=Limits(BIG), served_by="solo", piece_rows=3)
                 for peek in peeks
             ]
             answers: dict[str, PeekResponse] = {}
@@ -308,6 +307,45 @@ def test_b16_a_result_over_the_limit_is_an_error_that_names_it_and_a_limit_helps
     assert len(rows(ask(readable, limit_bytes=100 << 10, projection=(0,)))) == 1000
 
 
+@pytest.mark.parametrize("piece_rows", [1, 3, BIG])
+def test_limits_name_themselves_and_are_the_same_however_the_scan_is_cut(piece_rows: int) -> None:
+    readable = index(KT, [((k, f"v{k}"), 0, 2) for k in range(20)])
+
+    def told(limits: Limits, **finishing: Any) -> PeekResult:
+        peek = Peek(1, "p", "u1", 0, None, Finishing(**finishing))
+        raw = evaluate(peek, 0, readable, limits=limits, served_by="solo", piece_rows=piece_rows)
+        return msgspec.msgpack.decode(raw, type=PeekResponse).result
+
+    def code_and_why(limits: Limits, **finishing: Any) -> tuple[str, str]:
+        result = told(limits, **finishing)
+        assert isinstance(result, PeekError)
+        return result.code, result.message
+
+    allowed = Limits(BIG, result_rows=40, rows_read=20)
+    assert isinstance(told(allowed), PeekRows)
+    why = "u1 has more rows to read at 0 than max_rows_read, which is 19"
+    assert code_and_why(Limits(BIG, rows_read=19), limit=1) == ("limit", why)
+    why = "the answer has 40 rows, max_result_rows is 39"
+    assert code_and_why(Limits(BIG, result_rows=39)) == ("result-too-large", why)
+    assert code_and_why(Limits(BIG, result_rows=39), offset=0, limit=100) == ("result-too-large", why)
+    assert isinstance(told(Limits(BIG, result_rows=39), limit=39), PeekRows)
+    assert isinstance(told(Limits(BIG, result_rows=39), offset=1), PeekRows)
+    own = allowed.of(ReadLimits(rows_read=100, result_rows=10, result_bytes=1))
+    assert (own.result_bytes, own.result_rows, own.rows_read) == (1, 10, 20)
+    assert code_and_why(own) == ("result-too-large", "the answer has 40 rows, limits.result_rows is 10")
+    assert code_and_why(own, limit=1)[1].endswith("bytes, limits.result_bytes is 1")
+
+
+def test_a_point_read_over_a_limit_of_rows_is_refused_as_any_other() -> None:
+    readable = index(KT, [((1, "a"), 0, 3)])
+    peek = Peek(1, "p", "u1", 0, ((1,),), limits=ReadLimits(result_rows=2))
+    assert answer_point(peek, 0, readable, limit_bytes=BIG, served_by="solo") is None
+    raw = evaluate(peek, 0, readable, limits=Limits(BIG).of(peek.limits), served_by="solo")
+    result = msgspec.msgpack.decode(raw, type=PeekResponse).result
+    assert isinstance(result, PeekError)
+    assert result.message == "the answer has 3 rows, limits.result_rows is 2"
+
+
 def test_the_size_is_the_same_however_the_scan_is_cut() -> None:
     readable = index(KT, plus([(k, "x" * (k % 50)) for k in range(500)]), cuts=3)
     told = {error(ask(readable, limit_bytes=10, piece_rows=n)).message for n in (1 << 16,)}
@@ -329,7 +367,7 @@ def test_a_multiplicity_beyond_64_bits_is_a_data_error() -> None:
 def test_a_scan_goes_in_pieces_and_a_key_is_never_cut() -> None:
     readable = index(KV, plus([(k % 10, k) for k in range(1000)]))
     peek = Peek(1, "p", "u1", 50)
-    pieces = evaluate_pieces(peek, 50, readable, max_result_bytes=BIG, served_by="solo", piece_rows=100)
+    pieces = evaluate_pieces(peek, 50, readable, limits=Limits(BIG), served_by="solo", piece_rows=100)
     assert sum(1 for _ in pieces) >= 5
     assert rows(ask(readable, piece_rows=100)) == rows(ask(readable))
 

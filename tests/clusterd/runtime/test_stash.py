@@ -14,6 +14,7 @@ import pytest
 
 from clusterd.multiplexer import events as mx
 from clusterd.runtime.evaluate import Readable, Stashing, evaluate, evaluate_pieces
+from clusterd.runtime.limits import Limits
 from clusterd.runtime.scans import AT_ONCE
 from clusterd.runtime.stash import Stash, Stashes
 from controller_proto.command import CancelPeek, Finishing, Peek, UpdateConfiguration
@@ -117,9 +118,9 @@ def _both(readable: Readable, keys: Any = None, **finishing: Any) -> tuple[PeekR
     """The answer in one message, the one put together of parts, and how many messages these were."""
     peek = Peek(1, "p", "u1", 50, keys, Finishing(**finishing))
     stashing = Stashing(0, 1 << 20, lambda: Stash(None))
-    pieces = evaluate_pieces(peek, 50, readable, max_result_bytes=BIG, served_by="solo", stashing=stashing)
+    pieces = evaluate_pieces(peek, 50, readable, limits=Limits(BIG), served_by="solo", stashing=stashing)
     found = _run(pieces)
-    plain = evaluate(peek, 50, readable, max_result_bytes=BIG, served_by="solo")
+    plain = evaluate(peek, 50, readable, limits=Limits(BIG), served_by="solo")
     whole = msgspec.msgpack.decode(plain, type=PeekResponse)
     if isinstance(found, bytes):
         assert found == plain
@@ -174,9 +175,7 @@ def test_a_row_that_fits_no_frame_is_an_error_and_what_fits_together_only_by_par
 
     def run(readable: Readable, limit_bytes: int, message_bytes: int) -> Any:
         stashing = Stashing(limit_bytes, message_bytes, lambda: Stash(None))
-        pieces = evaluate_pieces(
-            peek, 50, readable, max_result_bytes=BIG, served_by="solo", stashing=stashing
-        )
+        pieces = evaluate_pieces(peek, 50, readable, limits=Limits(BIG), served_by="solo", stashing=stashing)
         return _run(pieces)
 
     before = _open_files()
@@ -198,9 +197,7 @@ def test_b16_memory_of_a_large_answer_is_bounded_by_a_part_of_it() -> None:
 
     def peak(stash: bool) -> int:
         stashing = Stashing(0, 1 << 26, lambda: Stash(None)) if stash else None
-        pieces = evaluate_pieces(
-            peek, 50, readable, max_result_bytes=BIG, served_by="solo", stashing=stashing
-        )
+        pieces = evaluate_pieces(peek, 50, readable, limits=Limits(BIG), served_by="solo", stashing=stashing)
         tracemalloc.start()
         try:
             found = _run(pieces)
