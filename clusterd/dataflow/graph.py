@@ -18,6 +18,7 @@ from typing import Final
 
 from clusterd.dataflow.exchange import ExchangeEdge, ExchangeFactory, identity_exchange
 from clusterd.dataflow.operator import Columns, Delta, Operator, OperatorStatistics, Round, Source
+from clusterd.dataflow.scope import PlaceStatistics, Scope
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 
@@ -30,7 +31,7 @@ _DONE: Final = object()
 @dataclass(frozen=True, slots=True)
 class NodeStatistics:
     """What a node has done since it was built. rows and errs are updates; elapsed_s its own time alone, and
-    longest_s the longest piece of it (R11).
+    longest_s the longest piece of it (R11). places: of a recursion, what is in it.
     """
 
     node: int
@@ -43,6 +44,7 @@ class NodeStatistics:
     elapsed_s: float
     longest_s: float
     state: OperatorStatistics
+    places: tuple[PlaceStatistics, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class History:
     long as `pieces` and `rounds` stay, so do all statistics.
     """
 
+    created_s: float
     pieces: int = 0
     rounds: int = 0
     first_began_s: float | None = None
@@ -127,7 +130,7 @@ class Graph:
         self._running = False
         self._closed = False
         self._working = 0  # the node whose turn it is in the walk
-        self._history = History()
+        self._history = History(clock())
 
     def add_source(self, source: Source, name: str) -> int:
         """Returns the node's number, by which later nodes name it."""
@@ -293,6 +296,7 @@ class Graph:
                 node.elapsed_s,
                 node.longest_s,
                 node.work.statistics(),
+                node.operator.places() if isinstance(node.operator, Scope) else (),
             )
             for node in self._nodes
         )

@@ -45,7 +45,7 @@ from shm_arrangements.errors import InvariantViolation, MultiplicityOverflow
 from shm_arrangements.updates import Updates
 from shm_arrangements.writer import ERRS_SCHEMA
 
-__all__ = ["Limit", "Place", "Scope", "ScopeOutput"]
+__all__ = ["Limit", "Place", "PlaceStatistics", "Scope", "ScopeOutput"]
 
 _OVERFLOW = "multiplicity-overflow: a multiplicity in a recursion leaves 64 bits"
 
@@ -56,6 +56,21 @@ class Place:
 
     operator: IterativeOperator | None
     inputs: tuple[int, ...] = ()
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceStatistics:
+    """What a place of a recursion has done, at all iterations together; rows and errs are updates."""
+
+    place: int
+    name: str
+    inputs: tuple[int, ...]
+    rows_in: int
+    rows_out: int
+    errs_in: int
+    errs_out: int
+    state: OperatorStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +84,12 @@ class Limit:
 @dataclass(slots=True)
 class _Node:
     operator: IterativeOperator | None
+    place: Place
     ports: int
+    rows_in: int = 0
+    rows_out: int = 0
+    errs_in: int = 0
+    errs_out: int = 0
     targets: list[tuple[int, int]] = field(default_factory=list)  # node, port
     inbox: dict[int, list[list[Delta]]] = field(default_factory=dict)  # by iteration, by port
 
@@ -91,7 +111,7 @@ class Scope:
         limit: Limit | None = None,
     ) -> None:
         self.schema: Columns = ()
-        self._nodes = [_Node(place.operator, len(place.inputs)) for place in places]
+        self._nodes = [_Node(place.operator, place, len(place.inputs)) for place in places]
         for number, place in enumerate(places):
             for port, feeding in enumerate(place.inputs):
                 if feeding >= number:
@@ -163,8 +183,12 @@ class Scope:
                         if merged[port]:
                             yield pause
                         merged[port].append(delta)
+                        node.rows_in += len(delta.oks)
+                        node.errs_in += len(delta.errs)
                 for delta in node.operator.step(iteration, merged):
                     if len(delta):
+                        node.rows_out += len(delta.oks)
+                        node.errs_out += len(delta.errs)
                         for at, part in _by_time(delta):
                             self._hand_on(number, part, at)
                             if number in self._number:
@@ -250,6 +274,17 @@ class Scope:
         return OperatorStatistics(
             sum(p.state_rows for p in parts), sum(p.state_bytes for p in parts),
             sum(p.touched_rows for p in parts),
+        )  # fmt: skip
+
+    def places(self) -> tuple[PlaceStatistics, ...]:
+        """Of each by itself."""
+        nothing = OperatorStatistics()
+        return tuple(
+            PlaceStatistics(
+                number, node.place.name, node.place.inputs, node.rows_in, node.rows_out, node.errs_in,
+                node.errs_out, nothing if node.operator is None else node.operator.statistics(),
+            )
+            for number, node in enumerate(self._nodes)
         )  # fmt: skip
 
     def close(self) -> None:

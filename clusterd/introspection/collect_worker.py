@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -27,10 +27,14 @@ from clusterd.introspection.sample import (
     OperatorFigures,
     OperatorShape,
     PeekFigures,
+    PlanLine,
     SnapshotFigures,
     Time,
     WorkerSample,
 )
+from clusterd.render.build import operators_of
+from clusterd.render.explain import plan_lines
+from clusterd.render.physical import PhysicalPlan
 from clusterd.runtime.collection import Dataflow
 from clusterd.runtime.core import RuntimeCore
 from clusterd.runtime.dataflows import Dataflows
@@ -39,6 +43,7 @@ from clusterd.runtime.meter import Meter
 from clusterd.runtime.owned import OwnedIndexes
 from clusterd.runtime.peeks import Key
 from clusterd.runtime.published import PublishedIndexes
+from controller_proto.ids import GlobalId
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.index_writer import IndexWriter
 from shm_arrangements.names import HALVES
@@ -134,8 +139,8 @@ class Collector:
         seen = self._dataflows.get(dataflow.number)
         graph = None if built is None else built[1]
         if seen is None or (seen.stamp is not None and seen.stamp[0] is not graph):  # type: ignore[index]
-            created_ms = now_ms if seen is None else seen.created_ms
-            seen = _Seen(_encoded(_shape(dataflow, graph)), created_ms, 0, dataflow.upper)
+            created_ms = now_ms if graph is None else self._ms(graph.history.created_s)
+            seen = _Seen(_encoded(_shape(dataflow, built)), created_ms, 0, dataflow.upper)
             self._dataflows[dataflow.number] = seen
         imports = tuple(_imports(worker, dataflow))
         history = None if graph is None else graph.history
@@ -246,21 +251,37 @@ def _time(frontier: Frontier) -> Time:
     return None if frontier.is_empty else frontier.time
 
 
-def _shape(dataflow: Dataflow, graph: Graph | None) -> DataflowShape:
+def _shape(dataflow: Dataflow, built: tuple[Build, Graph] | None) -> DataflowShape:
     kinds = {export.id: export.kind for export in dataflow.header.exports}
-    made = {f"export {export.id}": export.id for export in dataflow.header.exports}
-    operators: list[OperatorShape] = []
-    for node in () if graph is None else graph.statistics():
-        inputs = tuple(map(str, node.inputs))
-        operators.append(OperatorShape(str(node.node), "", node.name, inputs, made.get(node.name, "")))
     return DataflowShape(
         dataflow.number,
         dataflow.header.name,
         dataflow.header.as_of,
         dataflow.header.until,
         tuple((*key, kinds[key[0]]) for key in dataflow.exports),
-        tuple(operators),
+        () if built is None else tuple(_operator_shapes(built[1], kinds)),
+        () if built is None else tuple(_plan(built[0].plan)),
     )
+
+
+def _operator_shapes(graph: Graph, exports: Container[GlobalId]) -> Iterator[OperatorShape]:
+    for node in graph.statistics():
+        address = str(node.node)
+        _, _, id = node.name.partition("export ")
+        made = id if id in exports else ""
+        yield OperatorShape(address, "", node.name, tuple(map(str, node.inputs)), made)
+        for place in node.places:
+            inputs = tuple(f"{address}.{number}" for number in place.inputs)
+            yield OperatorShape(f"{address}.{place.place}", address, place.name, inputs)
+
+
+def _plan(plan: PhysicalPlan) -> Iterator[PlanLine]:
+    numbers = operators_of(plan)
+    for line in plan_lines(plan):
+        operators: tuple[str, ...] = ()
+        if line.node and numbers[line.node[0]] >= 0:
+            operators = (".".join(map(str, (numbers[line.node[0]], *line.node[1:]))),)
+        yield PlanLine(line.depth, line.text, operators)
 
 
 def _imports(worker: Worker, dataflow: Dataflow) -> Iterator[ImportFigures]:
@@ -300,10 +321,22 @@ def _operators(graph: Graph) -> Iterator[OperatorFigures]:
             node.errs_out,
             int(node.elapsed_s * 1e9),
             int(node.longest_s * 1e9),
-            state.state_rows,
-            state.state_bytes,
+            0 if node.places else state.state_rows,  # told of each place by itself
+            0 if node.places else state.state_bytes,
             state.touched_rows,
         )
+        for place in node.places:
+            rows = place.rows_in, place.rows_out, place.errs_in, place.errs_out
+            inner = place.state
+            yield OperatorFigures(
+                f"{node.node}.{place.place}",
+                *rows,
+                0,
+                0,
+                inner.state_rows,
+                inner.state_bytes,
+                inner.touched_rows,
+            )
 
 
 def _halves(key: Key, index: IndexWriter, original: Key) -> Iterator[IndexFigures]:

@@ -80,7 +80,7 @@ def publications(samples: Samples, outside: Outside) -> Iterator[Row]:
             aliases[key] = half.alias_of
         for key, (batches, nbytes, superseded) in halves.items():
             at = collections.get(key)
-            if at is None:
+            if at is None or not at.dataflow:  # the observer's own are not of interest
                 continue
             elsewhere = readers.get(key, [])
             state = "closed" if at.hold is None else "fresh" if at.upper == 0 else "live"

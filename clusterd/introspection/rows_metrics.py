@@ -124,7 +124,7 @@ def metrics(samples: Samples, outside: Outside) -> Iterator[Row]:
 
 
 def _of_worker(sample: WorkerSample, samples: Samples, outside: Outside) -> Iterator[Row]:
-    role = {"role": "interactive"} if sample.role == "interactive" else {}
+    role = {} if sample.role in ("solo", "maintenance") else {"role": sample.role}
     if role and not sample.process.endswith("/0"):
         return  # summed up with the first
     group = [each for each in samples.workers if each.role == sample.role]

@@ -78,7 +78,7 @@ from shm_arrangements.index_writer import IndexWriter
 from shm_arrangements.types import ColumnSpec, ColumnType
 from shm_arrangements.updates import Updates
 
-__all__ = ["Environment", "ImportedIndex", "build_graph"]
+__all__ = ["Environment", "ImportedIndex", "build_graph", "operators_of"]
 
 _NO_NODE: Final = -1  # of what no node reads
 
@@ -127,6 +127,22 @@ def build_graph(
         graph.close()
         raise
     return graph
+
+
+def operators_of(plan: PhysicalPlan) -> tuple[int, ...]:
+    """The node of the graph that carries out each node of the plan; -1 for what none does."""
+    indexes = [imported.id for imported in plan.header.index_imports] if plan.computes else []
+    found: list[int] = []
+    following = len(indexes)
+    for node in plan.nodes:
+        if isinstance(node, AliasNode):
+            found.append(_NO_NODE)
+        elif isinstance(node, IndexNode):
+            found.append(indexes.index(node.id))
+        else:
+            found.append(following)
+            following += 1
+    return tuple(found)
 
 
 class _Building:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
@@ -53,26 +54,46 @@ from clusterd.render.physical import (
 from clusterd.render.stages import renumbered
 from controller_proto.print_plan import format_expr, format_order, print_plan
 
-__all__ = ["explain"]
+__all__ = ["Line", "explain", "plan_lines"]
 
 _ATOM: Final = 11  # the level of print_plan.py that puts parentheses around all that is not a word
 _SHOWN_ROWS: Final = 20  # of a constant
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a printed plan. node: of the plan, or, inside a recursion, that and its own; () for what
+    tells more of the line above, or refers to one.
+    """
+
+    depth: int
+    text: str
+    node: tuple[int, ...] = ()
+
+
 def explain(plan: PhysicalPlan) -> str:
     """The plan as lines of text, one tree an export."""
-    return "\n".join(_Printer(plan.nodes).lines())
+    return "\n".join("  " * line.depth + line.text for line in plan_lines(plan))
+
+
+def plan_lines(plan: PhysicalPlan) -> tuple[Line, ...]:
+    """The lines of `explain`; each node that an operator carries out is that of one line."""
+    return tuple(_Printer(plan.nodes).lines())
 
 
 class _Printer:
-    """outside: inside a recursion, gives the lines of what enters at a port, at a depth; prefix: of names."""
+    """outside: inside a recursion, gives the lines of what enters at a port, at a depth; prefix: of names;
+    within: the recursion.
+    """
 
     def __init__(
         self,
         nodes: Sequence[Node],
-        outside: Callable[[int, int], Iterator[str]] | None = None,
+        outside: Callable[[int, int], Iterator[Line]] | None = None,
         prefix: str = "n",
+        within: tuple[int, ...] = (),
     ) -> None:
+        self._within = within
         self._nodes = nodes
         self._outside = outside
         readers = Counter(number for node in nodes for number in inputs_of(node))
@@ -81,19 +102,20 @@ class _Printer:
         self._names = {number: f"{prefix}{position}" for position, number in enumerate(shared)}
         self._printed: set[int] = set()
 
-    def lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[Line]:
         for number, node in enumerate(self._nodes):
             if isinstance(node, ExportNode | AliasNode):
                 yield from self._tree(number, 0)
 
-    def _tree(self, number: int, depth: int) -> Iterator[str]:
-        node, indent = self._nodes[number], "  " * depth
+    def _tree(self, number: int, depth: int) -> Iterator[Line]:
+        node = self._nodes[number]
         name = self._names.get(number)
         if number in self._printed and name is not None:
-            yield f"{indent}{name}"
+            yield Line(depth, name)
             return
+        place = () if number in self._printed else (*self._within, number)
         self._printed.add(number)
-        yield f"{indent}{'' if name is None else name + ': '}{_line(node)}"
+        yield Line(depth, f"{'' if name is None else name + ': '}{_line(node)}", place)
         if isinstance(node, JoinNode):
             for side in (node.left, node.right):
                 yield from self._side(side, depth + 1)
@@ -101,36 +123,38 @@ class _Printer:
             yield from self._delta(node, depth + 1)
         elif isinstance(node, ConstantNode):
             rows = node.constant.rows
-            yield from print_plan(replace(node.constant, rows=rows[:_SHOWN_ROWS]), depth)[1:]
+            for text in print_plan(replace(node.constant, rows=rows[:_SHOWN_ROWS]))[1:]:
+                yield Line(depth + 1, text.strip())
             if len(rows) > _SHOWN_ROWS:
-                yield f"{indent}  and {len(rows) - _SHOWN_ROWS} more"
+                yield Line(depth + 1, f"and {len(rows) - _SHOWN_ROWS} more")
         elif isinstance(node, ScopeNode):
-            yield from self._bindings(node, f"{name or 'n'}r", depth + 1)
+            yield from self._bindings(number, node, f"{name or 'n'}r", depth + 1)
         elif isinstance(node, EnterNode) and self._outside is not None:
             yield from self._outside(node.port, depth + 1)
         elif not isinstance(node, BindingNode):  # whose value is printed once, by the scope
             for each in inputs_of(node):
                 yield from self._tree(each, depth + 1)
 
-    def _bindings(self, scope: ScopeNode, prefix: str, depth: int) -> Iterator[str]:
-        inside = _Printer(scope.nodes, lambda port, at: self._tree(scope.inputs[port], at), prefix)
+    def _bindings(self, place: int, scope: ScopeNode, prefix: str, depth: int) -> Iterator[Line]:
+        inside = _Printer(
+            scope.nodes, lambda port, at: self._tree(scope.inputs[port], at), prefix, (*self._within, place)
+        )
         for number in scope.bindings:
             binding = scope.nodes[number]
             assert isinstance(binding, BindingNode)
-            yield f"{'  ' * depth}cte {binding.id} ="
+            yield Line(depth, f"cte {binding.id} =", (*self._within, place, number))
             yield from inside._tree(binding.input, depth + 1)
 
-    def _side(self, side: Side, depth: int) -> Iterator[str]:
+    def _side(self, side: Side, depth: int) -> Iterator[Line]:
         if isinstance(side, IndexSide):
-            yield f"{'  ' * depth}Lookup index {side.index} key={_columns(side.key)}"
+            yield Line(depth, f"Lookup index {side.index} key={_columns(side.key)}")
         else:
             yield from self._tree(side.node, depth)
 
-    def _delta(self, node: DeltaJoinNode, depth: int) -> Iterator[str]:
-        indent = "  " * depth
+    def _delta(self, node: DeltaJoinNode, depth: int) -> Iterator[Line]:
         for number, each in enumerate(node.inputs):
             test = "" if each.test is None else f" {_stage(_widened(each))}"
-            yield f"{indent}Input {number}{test}"
+            yield Line(depth, f"Input {number}{test}")
             for side in each.sides:
                 yield from self._side(side, depth + 1)
         starts = [0, *itertools.accumulate(len(each.columns) for each in node.inputs)]
@@ -142,7 +166,7 @@ class _Printer:
                 start = starts[step.input]
                 equal = " AND ".join(f"#{starts[i] + c} = #{start + k}" for (i, c), k in pairs)
                 steps.append(f"input {step.input}" + (f" on=({equal})" if equal else ""))
-            yield f"{indent}Path {number}: {', '.join(steps)}"
+            yield Line(depth, f"Path {number}: {', '.join(steps)}")
 
 
 def _line(node: Node) -> str:

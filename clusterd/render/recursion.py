@@ -8,6 +8,7 @@ Does not: lower (lower.py does), run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -52,14 +53,23 @@ def build_scope(
     for number, inner in enumerate(node.nodes):
         if isinstance(inner, EnterNode):
             entries[inner.port] = number
-            places.append(Place(None))
+            places.append(Place(None, name="enter"))
         elif isinstance(inner, FeedbackNode):
             feedback[inner.binding] = number
-            places.append(Place(None))
+            places.append(Place(None, name="feedback"))
         else:
-            places.append(Place(_iterative(inner, node.nodes, operator, join), inputs_of(inner)))
+            made = _iterative(inner, node.nodes, operator, join)
+            places.append(Place(made, inputs_of(inner), _name(inner)))
     limit = None if node.limit is None else Limit(node.limit, node.return_at_limit)
     return Scope(places, entries=entries, feedback=feedback, bindings=node.bindings, limit=limit)
+
+
+def _name(node: Node) -> str:
+    """As an operator outside would be called: `top-k` for a TopKNode."""
+    if isinstance(node, BindingNode):
+        return f"binding {node.id}"
+    kind = type(node).__name__.removesuffix("Node")
+    return re.sub("(?<!^)(?=[A-Z])", "-", kind).lower()
 
 
 def _iterative(
