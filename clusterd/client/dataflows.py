@@ -146,10 +146,6 @@ class Dataflows:
         id = parse_id(id) if id is not None else self.fresh("u")
         return (yield from self.create(plan, key, names, id, as_of, until=None, schedule=schedule))
 
-    def query(
-        self, plan: Plan, time: int, names: Sequence[str] | None, timeout_s: float | None
-    ) -> Operation[Answer]:
-        """As `Client.query`, at `time`."""
     def reads(self, plan: Plan) -> list[Standing | str]:
         """What a plan reads, as far as we know it: indexes, and shards by name."""
         used = gets(plan)
@@ -164,6 +160,10 @@ class Dataflows:
         states = (yield from work(lambda: self._shards.states(shards))) if shards else {}
         return self._newest(list(states.values()), [one for one in reads if isinstance(one, Standing)])
 
+    def query(
+        self, plan: Plan, time: int, names: Sequence[str] | None, timeout_s: float | None
+    ) -> Operation[Answer]:
+        """As `Client.query`, at `time`."""
         require_list("names", names)
         until = None if time == LAST_TIME else time + 1
         index = yield from self.create(plan, (), names, self.fresh("t"), time, until=until, schedule=True)
@@ -306,6 +306,8 @@ class Dataflows:
         """How far the shards that `of` is made of are sealed; a text is the name of a shard, of a view
         perhaps. Raises LocalProtocolError if we cannot know.
         """
+        if isinstance(of, str):
+            of = next((one for one in self.standing.values() if one.export.shard == of), of)
         name = of if isinstance(of, str) else of.export.id
         shards = frozenset([of]) if isinstance(of, str) else of.shards
         try:
@@ -314,8 +316,6 @@ class Dataflows:
                 return [state.upper for state in states.values()]
         except Refusal:
             if not isinstance(of, str):
-        if isinstance(of, str):
-            of = next((one for one in self.standing.values() if one.export.shard == of), of)
                 raise
         message = f"what {name} is made of is not known to this client, which did not create it"
         raise LocalProtocolError("unknown-shard", message, "read at a time, or at='latest'")
