@@ -19,7 +19,7 @@ from controller_proto.response import Status
 
 __all__ = [
     "Answer", "Applied", "AppliedBy", "Cut", "Declare", "Fetch", "FromWorker", "FrontierReport", "Hook",
-    "Look", "LookAck", "Part", "Ready", "Refusal", "Run", "SessionEnd", "SessionStart", "Stashed",
+    "Look", "Looks", "LooksAck", "Part", "Ready", "Refusal", "Run", "SessionEnd", "SessionStart", "Stashed",
     "StatusReport", "Stop", "SyncDone", "Telling", "ToWorker", "Undeclare",
 ]  # fmt: skip
 
@@ -79,17 +79,25 @@ class AppliedBy(msgspec.Struct, frozen=True, tag="applied-by"):
 
 
 class Look(msgspec.Struct, frozen=True, tag="look"):
-    """Both ways: the page of `id` appeared, moved or closed. At most one unacknowledged an id (R10)."""
+    """To interactive workers and the observer: the page of `id` appeared, moved or closed."""
 
     id: GlobalId
     incarnation: int
 
 
-class LookAck(msgspec.Struct, frozen=True, tag="look-ack"):
-    """To maintenance: the multiplexer has taken the Look; another may be sent."""
+class Looks(msgspec.Struct, frozen=True, tag="looks"):
+    """Of maintenance: these pages appeared, moved or closed since it last said so, in one frame however many.
 
-    id: GlobalId
-    incarnation: int
+    At most one unacknowledged an id (R10).
+    """
+
+    keys: tuple[tuple[GlobalId, int], ...]
+
+
+class LooksAck(msgspec.Struct, frozen=True, tag="looks-ack"):
+    """To maintenance: the multiplexer has taken the Looks; others of these ids may be sent."""
+
+    keys: tuple[tuple[GlobalId, int], ...]
 
 
 class Cut(msgspec.Struct, frozen=True, tag="cut"):
@@ -118,7 +126,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
 
 
 ToWorker = (
-    SessionStart | SessionEnd | Run | Declare | Undeclare | AppliedBy | Look | LookAck | Cut | Fetch | Hook
+    SessionStart | SessionEnd | Run | Declare | Undeclare | AppliedBy | Look | LooksAck | Cut | Fetch | Hook
     | Stop
 )  # fmt: skip
 
@@ -212,6 +220,6 @@ class Applied(msgspec.Struct, frozen=True, tag="applied"):
 
 
 FromWorker = (
-    Ready | Answer | Stashed | Part | Telling | FrontierReport | StatusReport | Refusal | SyncDone | Look
+    Ready | Answer | Stashed | Part | Telling | FrontierReport | StatusReport | Refusal | SyncDone | Looks
     | Applied
 )  # fmt: skip

@@ -124,7 +124,7 @@ class Multiplexer:
             internal.Telling: self._reports.on_telling,
             internal.FrontierReport: self._reports.on_frontiers,
             internal.StatusReport: self._reports.on_status,
-            internal.Look: self._reports.on_look,
+            internal.Looks: self._reports.on_looks,
             internal.Applied: self._reports.on_applied,
             internal.Refusal: self._dataflows.on_refusal,
             internal.SyncDone: self._on_sync_done,

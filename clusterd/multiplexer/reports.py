@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from clusterd import internal
-from clusterd.multiplexer.declared import Catalog, Collection
+from clusterd.multiplexer.declared import Catalog, Collection, Key
 from clusterd.multiplexer.events import Effects, Pass, Reply, Stream, Tell, Unread
 from clusterd.multiplexer.placement import OWNER
 from clusterd.multiplexer.sessions import Session
@@ -116,18 +116,22 @@ class Reports:
 
     # -- between workers
 
-    def on_look(self, worker: int, look: internal.Look) -> Effects:
-        state = self._state
-        if worker != OWNER or state.placement.is_solo:
+    def on_looks(self, worker: int, looks: internal.Looks) -> Effects:
+        if worker != OWNER or self._state.placement.is_solo:
             return []
+        for key in looks.keys:
+            self._on_look(key)
+        return [Tell((OWNER,), internal.LooksAck(looks.keys))]
+
+    def _on_look(self, key: Key) -> None:
+        state = self._state
         standing = False
         for catalog in state.catalogs():
-            entry = catalog.get(look.id)
-            if entry is not None and entry.incarnation == look.incarnation:
+            entry = catalog.get(key[0])
+            if entry is not None and entry.incarnation == key[1]:
                 standing = not entry.dropped
         for board in state.boards.values():
-            board.note((look.id, look.incarnation), standing=standing)
-        return [Tell((OWNER,), internal.LookAck(look.id, look.incarnation))]
+            board.note(key, standing=standing)
 
     def on_applied(self, worker: int, applied: internal.Applied) -> Effects:
         if worker == OWNER:

@@ -42,8 +42,8 @@ class Maintenance:
     def message(self, core: RuntimeCore, message: Any) -> None:
         if isinstance(message, internal.AppliedBy):
             self._applied_by(core, message)
-        elif isinstance(message, internal.LookAck):
-            self._unacknowledged.discard((message.id, message.incarnation))
+        elif isinstance(message, internal.LooksAck):
+            self._unacknowledged.difference_update(message.keys)
         else:
             raise InvariantViolation("not a message for this runtime", got=type(message).__name__)
 
@@ -69,12 +69,14 @@ class Maintenance:
         return any(key not in self._unacknowledged for key in self._dirty)
 
     def flush(self, core: RuntimeCore) -> None:
-        for key in [key for key in self._dirty if key not in self._unacknowledged]:
+        keys = [key for key in self._dirty if key not in self._unacknowledged]
+        for key in keys:
             del self._dirty[key]
-            if key in core.state.collections:  # of what is gone, everybody has let go
-                self._unacknowledged.add(key)
-                core.state.looks["said"] += 1
-                core.state.emit(fx.Send(internal.Look(*key)))
+        said = tuple(key for key in keys if key in core.state.collections)  # else everybody has let go
+        if said:
+            self._unacknowledged.update(said)
+            core.state.looks["said"] += len(said)
+            core.state.emit(fx.Send(internal.Looks(said)))
 
     def initialised(self, core: RuntimeCore) -> None:
         return

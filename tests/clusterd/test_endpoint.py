@@ -477,13 +477,13 @@ def test_a_seal_wakes_only_who_waits_and_a_stall_bounds_what_is_owed(make: Calla
         peek(client, "a", time=PARKED)
         rig.step_until(interactive, lambda: bool(interactive.parked), "the peek")
         for i in range(3000):  # interactive reads nothing meanwhile
-            maintenance.say(internal.Look("u1", 1))
+            maintenance.say(internal.Looks((("u1", 1),)))
             maintenance.link.flush()
-            acks = sum(isinstance(m, internal.LookAck) for m in maintenance.got)
+            acks = sum(isinstance(m, internal.LooksAck) for m in maintenance.got)
             if i % 50 == 49:
                 rig.step_until(
                     maintenance,
-                    lambda want=i + 1: sum(isinstance(m, internal.LookAck) for m in maintenance.got) >= want,
+                    lambda want=i + 1: sum(isinstance(m, internal.LooksAck) for m in maintenance.got) >= want,
                     f"ack {acks}",
                 )
         assert rig.endpoint._workers[1].out_bytes < 1000

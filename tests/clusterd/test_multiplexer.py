@@ -849,7 +849,7 @@ def test_a_command_out_of_stage_is_refused_and_the_stage_stays() -> None:
 
 
 def look(bench: MuxBench, id: str, incarnation: int) -> None:
-    bench.say(MAINTENANCE, internal.Look(id, incarnation))
+    bench.say(MAINTENANCE, internal.Looks(((id, incarnation),)))
 
 
 def test_the_first_notice_goes_out_and_later_ones_only_where_work_waits() -> None:
@@ -859,7 +859,7 @@ def test_the_first_notice_goes_out_and_later_ones_only_where_work_waits() -> Non
     u1 = bench.incarnation("u1")
     for _ in range(10):
         look(bench, "u1", u1)
-    assert len(bench.told(MAINTENANCE, internal.LookAck)) == 10
+    assert len(bench.told(MAINTENANCE, internal.LooksAck)) == 10
     assert [len(bench.told(w, internal.Look)) for w in (1, 2)] == [1, 1]
     bench.peek(session, "a", "u1", 99, keys=((1,),))  # goes to worker 1, and what it was not told goes along
     assert [len(bench.told(w, internal.Look)) for w in (1, 2)] == [2, 1]
@@ -929,7 +929,7 @@ def test_a_stalled_worker_is_owed_at_most_one_notice_an_id() -> None:
         for id, incarnation in ids.items():
             look(bench, id, incarnation)
     assert not bench.told(1, internal.Look)
-    assert len(bench.told(MAINTENANCE, internal.LookAck)) == 2000
+    assert len(bench.told(MAINTENANCE, internal.LooksAck)) == 2000
     bench.clear.add(1)
     bench.settle()
     assert sorted(m.id for m in bench.told(1, internal.Look)) == ["u1", "u7"]

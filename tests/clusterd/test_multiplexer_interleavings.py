@@ -271,15 +271,16 @@ class Interleavings(RuleBasedStateMachine):
         self.bench.settle()
 
     def _maintenance_notifies(self) -> None:
-        for key in sorted(self.dirty - self.unacked):
-            self.dirty.discard(key)
-            self.unacked.add(key)
-            self.bench.say(MAINTENANCE, internal.Look(*key))
+        keys = tuple(sorted(self.dirty - self.unacked))
+        self.dirty.difference_update(keys)
+        self.unacked.update(keys)
+        if keys:
+            self.bench.say(MAINTENANCE, internal.Looks(keys))
 
     def _maintenance_reads_acks(self) -> None:
-        acks = self.bench.told(MAINTENANCE, internal.LookAck)
+        acks = self.bench.told(MAINTENANCE, internal.LooksAck)
         for ack in acks[self.acks_seen :]:
-            self.unacked.discard((ack.id, ack.incarnation))
+            self.unacked.difference_update(ack.keys)
         self.acks_seen = len(acks)
         self._maintenance_notifies()
 

@@ -514,10 +514,26 @@ def test_notices_are_one_an_id_while_unacknowledged() -> None:
         for number in core.rounds:
             core.work(number)
         core.flush()
-    looks = [m for m in core.outbox if isinstance(m, internal.Look)]
+    looks = [m for m in core.outbox if isinstance(m, internal.Looks)]
     assert len(looks) == 1
     reports = [m for m in core.outbox if isinstance(m, internal.FrontierReport)]
     assert len(reports) == 49, "room was there each time"
+
+
+def test_however_many_indexes_move_one_frame_says_so() -> None:
+    world = with_index(1, [0], 1)
+    for n in range(2, 8):
+        world.index(f"u{n}")
+    world.settle()
+    core = world.maintenance
+    core.outbox.clear()
+    world.write([], 5)
+    core.see_shard("S")
+    for number in core.rounds:
+        core.work(number)
+    core.flush()
+    (looks,) = (m for m in core.outbox if isinstance(m, internal.Looks))
+    assert sorted(id for id, _ in looks.keys) == [f"u{n}" for n in range(1, 8)]
 
 
 def test_reports_are_coalesced_while_the_pipe_has_no_room() -> None:
