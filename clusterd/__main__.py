@@ -71,6 +71,16 @@ def _module(ctx: click.Context, param: click.Parameter, value: str) -> str:
     return str(Path(value).absolute()) if value.endswith(".py") else value
 
 
+def _http(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, int] | None:
+    if value is None:
+        return None
+    host, _, port = value.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (host and port.isascii() and port.isdigit() and int(port) < 1 << 16):
+        raise click.BadParameter(f"{value!r} is no address; write HOST:PORT, such as 127.0.0.1:6875")
+    return host, int(port)
+
+
 @main.command()
 @click.option(
     "--listen", "socket_path", default=_DEFAULT_SOCKET, show_default=True, callback=_socket_path,
@@ -92,6 +102,10 @@ def _module(ctx: click.Context, param: click.Parameter, value: str) -> str:
     "--introspection/--no-introspection", default=True, show_default=True,
     help="Whether a process shows what the others do: `clusterd introspection` lists the relations.",
 )  # fmt: skip
+@click.option(
+    "--http", callback=_http, metavar="HOST:PORT",
+    help="Serve metrics, health and the console there; whoever reaches it sees it. Port 0: any that is free.",
+)  # fmt: skip
 @click.option("--test-hooks", is_flag=True, help="Honour commands that stall or break the daemon, for tests.")
 def serve(
     socket_path: Path,
@@ -99,16 +113,19 @@ def serve(
     data_dir: str,
     functions: str,
     introspection: bool,
+    http: tuple[str, int] | None,
     test_hooks: bool,
 ) -> None:
     """Run a replica until SIGTERM or ^C.
 
-    Prints a line READY {json} on stdout once it takes commands: instance, listen, data_dir, pids, version.
+    Prints a line READY {json} on stdout once it takes commands: instance, listen, data_dir, http, pids,
+    version.
     What happens later is told on stderr, a JSON object a line.
 
     \b
     Examples:
       clusterd serve --data-dir data
+      clusterd serve --data-dir data --http 127.0.0.1:6875
       clusterd serve --listen unix:/tmp/clusterd.sock --interactive-workers 1 --functions mine.py
 
     \b
@@ -128,10 +145,13 @@ def serve(
         location = absolute_location(data_dir)
     except Refusal as refusal:
         raise click.BadParameter(f"{refusal.message}; {refusal.hint}", param_hint="--data-dir") from refusal
+    if http is not None and not introspection:
+        raise click.UsageError("--http shows what --introspection finds out: give neither or both")
     options = ServeOptions(
         socket_path=socket_path,
         interactive_workers=interactive_workers,
         introspection=introspection,
+        http=http,
         data_dir=location,
         config=Config(functions=functions, test_hooks=test_hooks),
     )

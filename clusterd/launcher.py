@@ -52,6 +52,7 @@ class _Ready(msgspec.Struct, frozen=True):
     listen: str
     pids: dict[str, int]
     version: str = ""
+    http: str | None = None
 
 
 @dataclasses.dataclass
@@ -59,7 +60,7 @@ class Replica:
     """A running replica. `pids` has `supervisor`, `mux`, `reaper`, `maintenance/0`, ... ; a context manager.
 
     address: what clients connect to (`unix:PATH`). config: the settings it was launched for, which its
-    controller sends with create-instance.
+    controller sends with create-instance. http: where its console is, if it was asked for.
     """
 
     instance: str
@@ -69,6 +70,7 @@ class Replica:
     config: Mapping[str, Value]
     data_dir: Path | str
     directory: Path
+    http: str | None = None
     _lock: int = dataclasses.field(default=-1, repr=False)
     _last_stderr: str = dataclasses.field(default="", repr=False)
 
@@ -131,6 +133,7 @@ def launch(
     interactive_workers: int = 1,
     functions: Path | str = "",
     introspection: bool = True,
+    http: str | None = None,
     test_hooks: bool = False,
     listen: str | None = None,
     detach: bool = False,
@@ -141,7 +144,7 @@ def launch(
     data_dir: of the shards; None is a fresh one, which ends with the replica. interactive_workers: how
     many, if `config` has `enable_two_runtime_compute` on; else the replica is Solo. functions: the module
     of the user's functions, `PATH.py` or a name (clusterd/functions.py). introspection: whether a process
-    shows what the others do. listen: `unix:PATH`; a fresh path if None. detach: in a session of its own, so
+    shows what the others do. http: `HOST:PORT` for the console. listen: `unix:PATH`; a fresh path if None. detach: in a session of its own, so
     that a ^C meant for us does not reach it. deadline_s: for READY; a first start compiles kernels. Raises:
     LaunchError; Refusal (`unknown-setting`, `bad-message`) for a wrong `config`.
     """
@@ -157,6 +160,8 @@ def launch(
         command += ["--functions", str(functions)]
     if not introspection:
         command.append("--no-introspection")
+    if http is not None:
+        command += ["--http", http]
     if test_hooks:
         command.append("--test-hooks")
     with (directory / "stderr").open("wb") as stderr:
@@ -186,6 +191,7 @@ def launch(
         config=dict(config or {}),
         data_dir=shards,
         directory=directory,
+        http=ready.http,
         _lock=lock,
     )
 

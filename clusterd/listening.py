@@ -23,7 +23,7 @@ from pathlib import Path
 from clusterd.errors import SocketInUse, UsageError
 from clusterd.events import StaleSocketReplaced, emit
 
-__all__ = ["ListeningSocket", "listen_tcp"]
+__all__ = ["ListeningSocket", "http_address", "listen_tcp"]
 
 _PATH_BYTES = 107  # sun_path, without its NUL
 _BACKLOG = 128
@@ -79,6 +79,12 @@ def listen_tcp(host: str, port: int) -> socket.socket:
         return socket.create_server((where[0], port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+
+
+def http_address(listener: socket.socket) -> str:
+    """Where a browser finds it: `http://127.0.0.1:6875`."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _clear(path: Path) -> None:

@@ -17,6 +17,7 @@ import os
 import resource
 import select
 import signal
+import socket
 import sys
 import time
 from dataclasses import dataclass, field
@@ -34,9 +35,10 @@ from clusterd.events import InstanceSwept, ProcessDied, StartFailed, Stopped, St
 from clusterd.functions import load_functions
 from clusterd.introspection.collect_supervisor import collect_supervisor
 from clusterd.introspection.page import ProgressPage
-from clusterd.listening import ListeningSocket
+from clusterd.listening import ListeningSocket, http_address, listen_tcp
 from clusterd.process import (
     ComputeRuntimeRole,
+    ConsoleSpec,
     Died,
     MuxSpec,
     WorkerLink,
@@ -58,6 +60,7 @@ _START_AGAIN = "start it again: it hydrates from its shards"
 _WORKER_ENTRY = "clusterd.runtime.loop:run_worker"
 _MUX_ENTRY = "clusterd.endpoint:run_mux"
 _OBSERVER_ENTRY = "clusterd.introspection.observer:run_observer"
+_CONSOLE_ENTRY = "clusterd.console.process:run_console"
 
 _decode_died = msgspec.msgpack.Decoder(Died).decode
 
@@ -65,12 +68,14 @@ _decode_died = msgspec.msgpack.Decoder(Died).decode
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
     """What `clusterd serve` was asked for. worker_entry: `module:function`, for tests with other workers.
-    introspection: whether there is an observer.
+    introspection: whether there is an observer. http: host and port of the console, which asks the observer;
+    port 0 is any that is free.
     """
 
     socket_path: Path
     interactive_workers: int = 0
     introspection: bool = False
+    http: tuple[str, int] | None = None
     data_dir: str | None = None
     config: Config = field(default_factory=Config)
     worker_entry: str = _WORKER_ENTRY
@@ -127,6 +132,7 @@ class Supervisor:
         self._wake_in, self._wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._signals: list[int] = []
         self._listening: ListeningSocket | None = None
+        self._http: socket.socket | None = None
         self._instance: Instance | None = None
         self._reaper: _Child | None = None
         self._page: ProgressPage | None = None
@@ -154,6 +160,8 @@ class Supervisor:
         if options.config.functions:
             load_functions(options.config.functions)  # refused here, it is refused with one clear line
         self._listening = ListeningSocket(options.socket_path, lock_deadline_s=self._config.lock_deadline_s)
+        if options.http is not None:
+            self._http = listen_tcp(*options.http)
         directory = None if options.data_dir is None else directory_of(options.data_dir)
         if directory is not None:
             open_data_dir(directory)
@@ -203,7 +211,17 @@ class Supervisor:
         for end in (bell, ring):
             if end is not None:
                 end.close()
+        if options.http is not None:
+            self._spawn_console(options.http[0])
         self._listening.close()
+
+    def _spawn_console(self, host: str) -> None:
+        assert self._http is not None
+        mine, control = self._context.Pipe()
+        address = f"unix:{self._options.socket_path}"
+        self._spawn(
+            "console", _CONSOLE_ENTRY, ConsoleSpec(self._http, host, address, control, os.getpid()), mine
+        )
 
     def _start_reaper(self, token: str) -> None:
         self._reaper = _Child("reaper", Reaper.start(token), None)
@@ -237,6 +255,7 @@ class Supervisor:
             "instance": self._instance.token,
             "listen": f"unix:{self._options.socket_path}",
             "data_dir": self._options.data_dir,
+            "http": None if self._http is None else http_address(self._http),
             "pids": pids,
             "version": _version(),
         }
@@ -348,7 +367,7 @@ class Supervisor:
             self._stop_at = now + self._config.stop_deadline_s
             emit(Stopping(signal=_signal_name(number)))
             for child in self._children:
-                if child.name == "mux":
+                if child.name in ("mux", "console"):  # the workers are told by the multiplexer
                     with contextlib.suppress(OSError):
                         child.control.send_bytes(b"stop")
 
@@ -362,6 +381,8 @@ class Supervisor:
         if self._listening is not None:
             self._listening.unlink()
             self._listening.close()
+        if self._http is not None:
+            self._http.close()
         if self._instance is not None:
             self._instance.release()
         if self._reaper is not None:

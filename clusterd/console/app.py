@@ -120,8 +120,8 @@ class App:
             rows = await self._source.rows("metrics")
         except Unanswered as error:
             return said(503, str(error))
-        columns = self._source.columns["metrics"]
-        kind, body = metrics_text(columns, rows, request.headers.get("accept", ""))
+        columns, meanings = self._source.columns["metrics"], self._source.metrics
+        kind, body = metrics_text(columns, rows, meanings, request.headers.get("accept", ""))
         return Response(200, {"content-type": kind, "cache-control": "no-store"}, body)
 
     async def _live(self, request: Request) -> Response:

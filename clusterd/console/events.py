@@ -1,6 +1,6 @@
 """Events: what changes in the relations, to every page that is open, as server-sent events.
 
-    event: state    data: {"there": true, "why": "", "columns": {"hydration": ["worker", ..], ..}}
+    event: state    data: {"there": true, "why": "", "now_ms": 1, "columns": {"hydration": ["worker", ..]}}
     event: change   data: {"hydration": {"came": [[..], ..], "went": [[..], ..]}, ..}
 
 A `state` begins anew: what was told before is void. While pages are open relations are subscribed to, once
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
@@ -23,7 +24,14 @@ from clusterd.console.reader import Unanswered
 from clusterd.console.source import Source
 from clusterd.console.tables import Change, Row, Tables
 
-__all__ = ["MAX_WATCHERS", "Events"]
+__all__ = ["MAX_WATCHERS", "SHOWN", "Events"]
+
+# The relations that the page shows.
+SHOWN = (
+    "arrangement_sharing", "arrangement_sizes", "config", "dataflow_channels", "dataflow_operators",
+    "dataflows", "errors", "exports", "hydration", "import_frontiers", "operator_elapsed", "peek_durations_histogram",
+    "peeks_active", "processes", "publications", "staleness",
+)  # fmt: skip
 
 PACE_S = 0.25
 AGAIN_S = 1.0  # before a daemon that went, or is not there yet, is asked again; only while pages are open
@@ -39,7 +47,7 @@ class Events:
         self._tables = Tables(self._ring)
         self._rung: dict[int, asyncio.Event] = {}
         self._telling: asyncio.Task[None] | None = None
-        self._state = (0, False, "connecting")  # (number, whether the daemon is there, why not)
+        self._state = (0, False, "")  # (number, whether the daemon is there, why not)
 
     @property
     def is_full(self) -> bool:
@@ -52,7 +60,7 @@ class Events:
         rung.set()
         if self._telling is None:
             self._telling = asyncio.ensure_future(self._tell())
-        told = -1
+        told = 0  # nothing is known before the first answer
         try:
             while True:
                 await rung.wait()
@@ -60,8 +68,16 @@ class Events:
                 number, there, why = self._state
                 if number != told:
                     told = number
-                    columns = self._source.columns
-                    yield _event("state", {"there": there, "why": why, "columns": columns})
+                    columns = {name: self._source.columns[name] for name in SHOWN}
+                    yield _event(
+                        "state",
+                        {
+                            "there": there,
+                            "why": why,
+                            "now_ms": time.time_ns() // 1_000_000,
+                            "columns": columns,
+                        },
+                    )
                 changes = self._tables.take(watcher)
                 if changes:
                     yield _event("change", {name: _plain(change) for name, change in changes.items()})
@@ -83,7 +99,7 @@ class Events:
         while True:
             try:
                 self._tables.clear()
-                watching = await self._source.watch(self._tables)
+                watching = await self._source.watch(self._tables, SHOWN)
             except Unanswered as error:
                 self._be(there=False, why=str(error))
             else:

@@ -3,13 +3,13 @@
 A text has what the relation holds and nothing else, so the series of an object that was dropped are not in
 the next one.
 
-Does not: count anything.
+Does not: count anything, name metrics (clusterd.introspection.rows_metrics does).
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder
@@ -19,7 +19,8 @@ from clusterd.console.tables import Row
 
 __all__ = ["metrics_text"]
 
-_SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(.)")
 
 
 class _Families(Collector):
@@ -30,35 +31,39 @@ class _Families(Collector):
         yield from self._families
 
 
-def metrics_text(columns: Sequence[str], rows: Iterable[Row], accept: str) -> tuple[str, bytes]:
+def metrics_text(
+    columns: Sequence[str], rows: Iterable[Row], meanings: Mapping[str, str], accept: str
+) -> tuple[str, bytes]:
     """The content type and the text for who accepts `accept`.
 
-    columns: of the rows; `name`, `kind`, `labels` (JSON), `value` and `meaning` among them.
+    columns: of the rows; `name`, `family`, `kind`, `labels` (as Prometheus writes them) and `value` among
+    them. meanings: of families.
     """
-    name, kind, labels, value, meaning = (
-        columns.index(each) for each in ("name", "kind", "labels", "value", "meaning")
+    name, family, kind, labels, value = (
+        columns.index(each) for each in ("name", "family", "kind", "labels", "value")
     )
     families: dict[str, Metric] = {}
-    samples = [(row, json.loads(row[labels])) for row in rows]
+    samples = [(row, _labels(row[labels])) for row in rows]
     for row, labelled in sorted(samples, key=lambda sample: _order(sample[0][name], sample[1])):
-        family = _family(row[name], row[kind])
-        if family not in families:
-            families[family] = Metric(family, row[meaning], row[kind])
-        families[family].add_sample(row[name], labelled, float(row[value]))
+        of = row[family]
+        if of not in families:
+            families[of] = Metric(of.removesuffix("_total"), meanings.get(of, ""), row[kind])
+        families[of].add_sample(row[name], labelled, float(row[value]))
     registry = CollectorRegistry()
     registry.register(_Families(families.values()))
     encode, content_type = choose_encoder(accept)
     return content_type, encode(registry)
 
 
-def _order(name: str, labels: dict[str, str]) -> tuple[str, str, float]:
+def _labels(text: str) -> dict[str, str]:
+    return {name: _ESCAPED.sub(_unescaped, value) for name, value in _LABEL.findall(text)}
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return "\n" if found[1] == "n" else found[1]
+
+
+def _order(name: str, labels: dict[str, str]) -> tuple[str, list[tuple[str, str]], float]:
     """A histogram's buckets go up."""
-    rest = {key: value for key, value in labels.items() if key != "le"}
-    return name, json.dumps(rest, sort_keys=True), float(labels.get("le", 0))
-
-
-def _family(name: str, kind: str) -> str:
-    for suffix in _SUFFIXES.get(kind, ()):
-        if name.endswith(suffix):
-            return name.removesuffix(suffix)
-    return name
+    rest = sorted(item for item in labels.items() if item[0] != "le")
+    return name, rest, float(labels.get("le", 0))

@@ -13,23 +13,21 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
-from collections.abc import Mapping
 
 from clusterd.console.app import COMMON_HEADERS, App
 from clusterd.console.http import HttpServer
 from clusterd.console.source import Daemon, Known
+from clusterd.introspection.relations import IDS, RELATIONS
+from clusterd.introspection.rows_metrics import METRICS
 from clusterd.process import ConsoleSpec
 
-__all__ = ["known_relations", "run_console"]
+__all__ = ["daemon_at", "run_console"]
 
 
-def known_relations() -> Mapping[str, Known]:
-    """The introspection relations, by name."""
-    from clusterd.introspection.relations import RELATIONS
-
-    return {
-        relation.name: Known(f"s{number}", relation.columns) for number, relation in enumerate(RELATIONS, 1)
-    }
+def daemon_at(address: str) -> Daemon:
+    """The daemon that listens at `address`, with the introspection relations and metrics there are."""
+    relations = {each.name: Known(IDS[each.name], each.columns) for each in RELATIONS}
+    return Daemon(address, relations, {metric.name: metric.meaning for metric in METRICS.values()})
 
 
 def run_console(spec: ConsoleSpec) -> None:
@@ -38,7 +36,7 @@ def run_console(spec: ConsoleSpec) -> None:
 
 
 async def _serve(spec: ConsoleSpec) -> None:
-    source = Daemon(spec.address, known_relations())
+    source = daemon_at(spec.address)
     server = HttpServer(App(source, spec.host).handle, common=COMMON_HEADERS)
     loop = asyncio.get_running_loop()
     told = asyncio.Event()

@@ -9,7 +9,7 @@ Does not: wait for a daemon that is not there; who asks is told.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -47,14 +47,18 @@ class Source(Protocol):
     def columns(self) -> Mapping[str, tuple[str, ...]]:
         """The relations there are, with the names of their columns."""
 
+    @property
+    def metrics(self) -> Mapping[str, str]:
+        """What metrics mean, by name."""
+
     async def ready(self) -> None:
         """Returns if the daemon takes questions."""
 
     async def rows(self, name: str) -> list[Row]:
         """What relation `name` holds, with figures as new as there are."""
 
-    async def watch(self, tables: Tables) -> Watching:
-        """Have all relations told to `tables`, from what they hold on."""
+    async def watch(self, tables: Tables, names: Sequence[str]) -> Watching:
+        """Have these relations told to `tables`, from what they hold on."""
 
     async def cancel(self, session: int, uuid: str) -> None:
         """Ask for a peek of a session to be canceled; it is answered all the same, once."""
@@ -65,7 +69,14 @@ class Source(Protocol):
 class Daemon:
     """The daemon that listens at `address`, of which `relations` are known."""
 
-    def __init__(self, address: str, relations: Mapping[str, Known], deadline_s: float = DEADLINE_S) -> None:
+    def __init__(
+        self,
+        address: str,
+        relations: Mapping[str, Known],
+        metrics: Mapping[str, str],
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        self.metrics = metrics
         self._address = address
         self._relations = relations
         self._deadline_s = deadline_s
@@ -85,10 +96,10 @@ class Daemon:
     async def cancel(self, session: int, uuid: str) -> None:
         await self._within(self._canceled(session, uuid))
 
-    async def watch(self, tables: Tables) -> Watching:
+    async def watch(self, tables: Tables, names: Sequence[str]) -> Watching:
         reader = await Reader.open(self._address, self._deadline_s)
         try:
-            await self._within(self._subscribed(reader, tables))
+            await self._within(self._subscribed(reader, tables, names))
         except BaseException:
             await reader.close()
             raise
@@ -98,11 +109,11 @@ class Daemon:
         if self._reader is not None:
             await self._reader.close()
 
-    async def _subscribed(self, reader: Reader, tables: Tables) -> None:
+    async def _subscribed(self, reader: Reader, tables: Tables, names: Sequence[str]) -> None:
         """All relations are sealed together: one newest time is a time of all."""
-        ids = [known.id for known in self._relations.values()]
-        as_of = (await reader.peek(ids[0], keys=())).time
-        for name, (id, schema) in self._relations.items():
+        as_of = (await reader.peek(self._relations[names[0]].id, keys=())).time
+        for name in names:
+            id, schema = self._relations[name]
             await reader.subscribe(id, schema, as_of, partial(tables.change, name))
 
     async def _settled(self) -> None:

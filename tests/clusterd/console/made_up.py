@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from clusterd.console.app import COMMON_HEADERS, App
 from clusterd.console.http import HttpServer
 from clusterd.console.reader import Unanswered
 from clusterd.console.source import Watching
 from clusterd.console.tables import Row, Tables, Updates
+from clusterd.introspection.relations import RELATIONS
 from clusterd.listening import listen_tcp
 
 __all__ = ["MadeUp", "Served", "serving"]
@@ -27,13 +29,16 @@ class _Watched:
 
 
 class MadeUp:
-    """`relations`: name -> (columns, rows). gone: why it cannot be asked, once it cannot."""
+    """`relations`: rows of those that have any. gone: why it cannot be asked, once it cannot."""
 
-    def __init__(self, relations: Mapping[str, tuple[tuple[str, ...], list[Row]]]) -> None:
-        self.columns: Mapping[str, tuple[str, ...]] = {
-            name: columns for name, (columns, _) in relations.items()
+    metrics: Mapping[str, str] = MappingProxyType({"peeks_total": "answered peeks"})
+
+    def __init__(self, relations: Mapping[str, Sequence[Row]]) -> None:
+        columns = {each.name: tuple(field.name for field in each.fields) for each in RELATIONS}
+        self.columns: Mapping[str, tuple[str, ...]] = columns
+        self.held: dict[str, list[Row]] = {name: [] for name in columns} | {
+            name: list(rows) for name, rows in relations.items()
         }
-        self.held = {name: list(rows) for name, (_, rows) in relations.items()}
         self.gone = ""
         self.canceled: list[tuple[int, str]] = []
         self.watches = 0
@@ -51,11 +56,12 @@ class MadeUp:
         self._require()
         return self.held[name]
 
-    async def watch(self, tables: Tables) -> Watching:
+    async def watch(self, tables: Tables, names: Sequence[str]) -> Watching:
         self._require()
         self.watches += 1
         self._tables, self._watching = tables, _Watched()
-        for name, rows in self.held.items():
+        for name in names:
+            rows = self.held[name]
             tables.change(name, [(row, 1) for row in rows])
         return self._watching
 

@@ -12,24 +12,20 @@ import pytest
 from tests.clusterd.console.made_up import MadeUp, Served, serving
 
 WITHIN_S = 10.0
-METRICS = ("worker", "name", "kind", "labels", "value", "meaning")
 
 
 def made_up() -> MadeUp:
     return MadeUp(
         {
-            "metrics": (
-                METRICS,
-                [
-                    ("mux", "peeks_total", "counter", '{"path":"point","result":"rows"}', 7.0, "peeks"),
-                    ("w", "peek_seconds_bucket", "histogram", '{"le":"+Inf","phase":"read"}', 2.0, "time"),
-                    ("w", "peek_seconds_bucket", "histogram", '{"le":"0.5","phase":"read"}', 1.0, "time"),
-                    ("w", "peek_seconds_sum", "histogram", '{"phase":"read"}', 0.75, "time"),
-                    ("w", "peek_seconds_count", "histogram", '{"phase":"read"}', 2.0, "time"),
-                    ("w", "frontier_lag", "gauge", '{"collection":"u1"}', 3.0, "how far behind"),
-                ],
-            ),
-            "hydration": (("worker", "id", "progress"), [("solo/0", "u1", 0.5)]),
+            "metrics": [
+                ("peeks_total", "peeks_total", "counter", 'path="point",result="rows"', 7.0),
+                ("peek_s_bucket", "peek_s", "histogram", 'le="+Inf",phase="read"', 2.0),
+                ("peek_s_bucket", "peek_s", "histogram", 'le="0.5",phase="read"', 1.0),
+                ("peek_s_sum", "peek_s", "histogram", 'phase="read"', 0.75),
+                ("peek_s_count", "peek_s", "histogram", 'phase="read"', 2.0),
+                ("frontier_lag", "frontier_lag", "gauge", 'id="u\\\\1\\"\\n"', 3.0),
+            ],
+            "config": [("wait_limit", "5.5", "setting")],
         }
     )
 
@@ -83,10 +79,11 @@ def test_metrics_are_what_the_relation_holds_in_a_scrapers_words() -> None:
         assert status == 200
         assert headers["content-type"].startswith("text/plain; version=0.0.4")
         text = body.decode()
-        assert '# TYPE peeks_total counter\npeeks_total{path="point",result="rows"} 7.0\n' in text
-        assert "# TYPE peek_seconds histogram\n" in text
+        assert "# HELP peeks_total answered peeks\n# TYPE peeks_total counter\n" in text
+        assert 'peeks_total{path="point",result="rows"} 7.0\n' in text
+        assert "# TYPE peek_s histogram\n" in text
         assert text.index('le="0.5"') < text.index('le="+Inf"')
-        assert 'frontier_lag{collection="u1"} 3.0' in text
+        assert 'frontier_lag{id="u\\\\1\\"\\n"} 3.0' in text
         served.source.change("metrics", [(served.source.held["metrics"][-1], -1)])
         assert b"frontier_lag" not in (await ask(served, "GET /metrics"))[2]
         accept = {"Accept": "application/openmetrics-text;version=1.0.0"}
@@ -244,13 +241,17 @@ def test_a_page_is_told_what_there_is_what_changes_and_when_the_daemon_goes_and_
         name, state = await events(reader)
         while not state["there"]:
             name, state = await events(reader)
-        assert (name, state["columns"]["hydration"]) == ("state", ["worker", "id", "progress"])
+        assert (name, state["columns"]["config"]) == ("state", ["name", "value", "kind"])
         name, change = await events(reader)
-        assert (name, change["hydration"]) == ("change", {"came": [["solo/0", "u1", 0.5]], "went": []})
-        served.source.change("hydration", [(("solo/0", "u1", 0.5), -1), (("solo/0", "u1", (1 << 64) - 1), 1)])
+        assert (name, change["config"]) == (
+            "change",
+            {"came": [["wait_limit", "5.5", "setting"]], "went": []},
+        )
+        old, new = ("wait_limit", "5.5", "setting"), ("wait_limit", (1 << 64) - 1, "setting")
+        served.source.change("config", [(old, -1), (new, 1)])
         _, change = await events(reader)
         exact = str((1 << 64) - 1)
-        assert change == {"hydration": {"came": [["solo/0", "u1", exact]], "went": [["solo/0", "u1", 0.5]]}}
+        assert change == {"config": {"came": [["wait_limit", exact, "setting"]], "went": [list(old)]}}
         served.source.go("the replica is stopping")
         name, state = await events(reader)
         assert (name, state["there"], state["why"]) == ("state", False, "the replica is stopping")
@@ -258,7 +259,7 @@ def test_a_page_is_told_what_there_is_what_changes_and_when_the_daemon_goes_and_
         while not (told := await events(reader))[1].get("there"):
             pass
         assert told[0] == "state"
-        assert (await events(reader))[1]["hydration"]["came"] == [["solo/0", "u1", exact]]
+        assert (await events(reader))[1]["config"]["came"] == [["wait_limit", exact, "setting"]]
         writer.close()
         await writer.wait_closed()
         while served.source.is_watched:  # with the last page the subscriptions go
