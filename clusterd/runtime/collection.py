@@ -156,13 +156,13 @@ class Dataflow:
         time.
     live: exports not closed yet, and those of other subscriptions that go on as this one (company.py).
     likeness: what it shares with those that compute the same; empty if it goes on alone. point: where it
-        stands, for others to meet it. configured: how many settings there had been when it was built.
+        stands, for others to meet it. expires_at: as it was set when it was built.
     is_telling: something of the round that runs was told. owes: updates are held until an error is gone.
     running: the upper of the round in flight. rows_done, rows_expected: of its first round, as last heard.
     """
 
     __slots__ = (
-        "aliases", "built", "computes", "computing", "configured", "ended", "exports", "header", "imports",
+        "aliases", "built", "computes", "computing", "ended", "expires_at", "exports", "header", "imports",
         "is_subscription", "is_telling", "likeness", "live", "number", "one_shot", "owes", "plan", "point",
         "rows_done", "rows_expected", "running", "session", "shards", "standing", "upper", "waiting",
     )  # fmt: skip
@@ -206,7 +206,7 @@ class Dataflow:
         self.rows_done = self.rows_expected = 0
         self.likeness = plan.likeness if self.is_subscription and len(exports) == 1 else b""
         self.point: Any = None
-        self.configured = 0
+        self.expires_at: Any = 0
         self.is_telling = self.owes = False
 
     @property

@@ -15,12 +15,14 @@ Does not: give up or move anything (flows.py does), know who receives.
 
 from __future__ import annotations
 
+from typing import Any
+
 from clusterd.runtime.collection import Dataflow
 from clusterd.runtime.peeks import Key
 
 __all__ = ["Company", "Point"]
 
-Point = tuple[bytes, tuple[Key, ...], int | None, int, int | tuple[int, bool]]
+Point = tuple[bytes, tuple[Key, ...], int | None, Any, int | tuple[int, bool]]
 
 
 class Company:
@@ -58,4 +60,4 @@ def _point(dataflow: Dataflow) -> Point | None:
         return None
     header, upper = dataflow.header, dataflow.upper.time
     where = upper or (header.as_of, header.exports[0].snapshot)
-    return dataflow.likeness, dataflow.imports, header.until, dataflow.configured, where
+    return dataflow.likeness, dataflow.imports, header.until, dataflow.expires_at, where

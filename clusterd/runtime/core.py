@@ -219,7 +219,7 @@ class RuntimeCore:
                 item.command, CreateInstance | UpdateConfiguration
             ):
                 self._settings.update(item.command.config)
-        self.state.configured += 1
+        self.state.expires_at = self._settings.get("expires_at", 0)
         self.state.emit(fx.Configure(dict(self._settings)))  # I13: in force before anything is built
         # The latest first: an importer before what it imports.
         for number in sorted((n for n, d in self.state.dataflows.items() if d.standing), reverse=True):
@@ -373,7 +373,7 @@ class RuntimeCore:
 
     def _apply_configuration(self, run: internal.Run, command: UpdateConfiguration) -> None:
         self._settings.update(command.config)
-        self.state.configured += 1
+        self.state.expires_at = self._settings.get("expires_at", 0)
         self.state.emit(fx.Configure(dict(self._settings)))
 
     def _apply_create(self, run: internal.Run, create: CreateDataflow) -> None:

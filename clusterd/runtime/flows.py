@@ -53,7 +53,7 @@ class Flows:
     def create(self, dataflow: Dataflow) -> None:
         """Put an announced dataflow in force."""
         dataflow.standing = True
-        dataflow.configured = self._state.configured
+        dataflow.expires_at = self._state.expires_at
         for key in dataflow.exports:
             self._collections[key].standing = True
             self._hydration.expect(key, dataflow.header.as_of)
@@ -99,7 +99,7 @@ class Flows:
 
     def _build(self, dataflow: Dataflow) -> None:
         dataflow.built = dataflow.computing = True
-        dataflow.configured = self._state.configured
+        dataflow.expires_at = self._state.expires_at
         exports = tuple(key for key in dataflow.exports if key in dataflow.live)
         self._state.emit(fx.Build(dataflow.number, dataflow.header, dataflow.plan, exports, dataflow.imports))
         for key in exports:
@@ -190,7 +190,11 @@ class Flows:
         collection.ended = Refusal("limit", "what it told was not read")
         dataflow = self.dataflow_of(collection)
         self._statuses.mark(dataflow)
-        if all(self._collections[key].ended is not None for key in dataflow.live):
+        self._let_go(dataflow)
+
+    def _let_go(self, dataflow: Dataflow) -> None:
+        """Give it up if all that is left of it was cut off."""
+        if not dataflow.ended and all(self._collections[key].ended is not None for key in dataflow.live):
             self._give_up(dataflow)
 
     def told(self, event: fx.Tell) -> None:
@@ -277,6 +281,7 @@ class Flows:
             del self._dataflows[dataflow.number]
         else:
             self._renew(dataflow)
+            self._let_go(dataflow)
         if dataflow.built and collection.ended is None:
             self._release(collection)
         if collection.is_told and collection.ended is None:

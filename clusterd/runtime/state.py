@@ -9,7 +9,7 @@ Does not: decide anything.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -81,7 +81,7 @@ class RuntimeState:
         self.dataflows: dict[int, Dataflow] = {}
         self.proposed: dict[Key, Collection] = {}
         self.session = 0
-        self.configured = 0  # how often settings were
+        self.expires_at: Any = 0  # as it was set: part of what is built from then on
         self.refused: set[Key] = set()  # what refused commands of this session would have made
         self.touched: dict[Key, None] = {}
         self.looks = msgspec.structs.asdict(LookStatistics())
