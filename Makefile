@@ -64,8 +64,9 @@ peers:  ## Pathway, for bench-dataflows
 	  && $(PEERS)/bin/pip install --quiet --requirement bench/peers-requirements.txt \
 	  && touch $(PEERS)/.installed ) || { rm -rf $(PEERS); echo "Pathway cannot be installed" >&2; }
 
-docs: setup  ## write docs/functions.md anew
+docs: setup  ## write docs/functions.md and docs/introspection.md anew
 	$(PY) -m controller_proto.functions.page
+	$(PY) -m clusterd.introspection.document
 
 lock: setup  ## resolve the lock file anew
 	$(BIN)/pip-compile --quiet --all-extras --strip-extras --no-annotate --no-header --no-emit-options \
