@@ -2,8 +2,8 @@
 
 One hydration after the other, of several seconds each, in both modes. Meanwhile a reader asks for every
 relation in turn: how long an answer takes, and how old the figures of the busy worker are in it, by its own
-`sampled_at_ms`. Then the same by SQL, joining `hydration` with `dataflows` every 100 ms. What it costs is told
-by the same hydrations with introspection off, not looked at, and looked at, in turns.
+`sampled_at_ms`. Then the same by SQL, joining `hydration` with `dataflows` every 100 ms. What it costs is
+told by the same hydrations with introspection off, not looked at, and looked at, in turns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.harness import Recorder, percentiles, say, spread
-from bench.heavy import Heavy, self_join, sized
+from bench.heavy import ROWS, Heavy, append_pairs, self_join, sized
 from clusterd.client import Client
 from clusterd.introspection.relations import IDS, RELATIONS
 from clusterd.launcher import launch
@@ -161,8 +161,6 @@ def _cost(recorder: Recorder, directory: Path, *, rounds: int, seconds: float) -
 
 def _same_size(client: Client, other: Heavy, group: int) -> Heavy:
     """A Heavy on `client`'s replica with groups of `group` rows."""
-    from bench.heavy import ROWS, append_pairs
-
     append_pairs(client, "same", np.arange(ROWS) % max(1, ROWS // group), np.arange(ROWS))
     heavy = Heavy(client, self_join(client, "same"))
     heavy.hydrate()

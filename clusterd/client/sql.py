@@ -192,7 +192,7 @@ class SqlSession:
                 if shard is not None:
                     shards[name] = shard
                 elif (id := _relation(meant)) is not None:
-                    indexes[name] = self._index(id)
+                    indexes[name] = self._attached[meant] = self._index(id)
                 else:
                     raise
         time = at

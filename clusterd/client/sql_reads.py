@@ -9,11 +9,13 @@ Does not: run the query (sql.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import TypeAlias, TypeVar
 
 from clusterd.client import peeks
+from clusterd.client.answer import PeekFailed
 from clusterd.client.arguments import read_time_of
 from clusterd.client.core import Core
 from clusterd.client.dataflows import Dataflows
@@ -23,6 +25,7 @@ from clusterd.client.operation import Operation, Work
 from clusterd.client.peeks import At, Bounded
 from clusterd.client.sql import SqlSession
 from clusterd.client.sql_result import SqlResult
+from clusterd.introspection.relations import IDS
 
 __all__ = ["Names", "sql"]
 
@@ -45,8 +48,11 @@ def sql(
     meant = _meant(dataflows, names or {})
     time = None if at == "strict" or isinstance(at, Bounded) else read_time_of(at)
     written = 0
+    tables: list[str] = yield _work(session, partial(session.tables, query))
+    if time is None and (relations := [name for name in tables if name in IDS and name not in meant]):
+        with suppress(PeekFailed):  # it has none: then it is another table that is meant, or none
+            yield from dataflows.relation(relations[0])  # asked for, all of them are of now
     if time is not None or at == "strict" or isinstance(at, Bounded):
-        tables: list[str] = yield _work(session, partial(session.tables, query))
         standing = [_standing(dataflows, meant, name) for name in tables]
         if time is None:
             reads = [name if one is None else one for name, one in zip(tables, standing, strict=True)]

@@ -4,10 +4,10 @@ It is a worker whose policy reads (runtime/observing.py), and it writes what is 
 indexes of its own, published like any other. Their times are milliseconds since 1970, and all are sealed
 together, so that what is joined is of one moment.
 
-Work is done for who looks. A reader's command has the pages read first, unless they just were; and as long as
-anybody looked lately, or subscribes, a ring of a process that has something new has them read again, ten
-times a second at most. Else a ring is only remembered. So figures are as old as their page, and a replica at
-which nobody looks pays for its samples alone.
+Work is done for who looks. A reader's command has the pages read first, unless they just were; and when a
+process rings that it has something new they are read again: ten times a second at most as long as anybody
+looked lately, or subscribes, and once a second else, for who reads shared memory unasked. So figures are as
+old as their page, and a replica that does nothing is not looked at either.
 
 History is short: what is older than HISTORY_MS is let go, but for what parked reads and running queries hold.
 
@@ -51,6 +51,7 @@ __all__ = ["HISTORY_MS", "Observer", "run_observer"]
 HISTORY_MS: Final = 10_000
 _COMPACT_MS: Final = 1_000
 _LATELY_S: Final = 10.0  # how long after a read its reader is taken to look on
+_UNWATCHED_S: Final = 1.0
 _COST: Final = 4  # times what a reading takes, at least, until a ring has the next one made
 
 
@@ -76,7 +77,7 @@ class Observer(WorkerLoop):
         self._poll.register(self._bell, select.POLLIN)
         self._rung = False
         self._read_s = 0.0  # when the pages were read last
-        self._next_s = 0.0  # when a ring may have them read again
+        self._pause_s = PAUSE_S  # until a ring may have them read again
         self._looked_s = -_LATELY_S
         self._time = 0  # the newest sealed one
         self._compacted = 0
@@ -92,22 +93,24 @@ class Observer(WorkerLoop):
         super().feed(event)
 
     def work(self) -> None:
-        if self._rung and self._is_watched and time.monotonic() >= self._next_s:
+        if self._rung and time.monotonic() >= self._due_s:
             self._read_pages()
         super().work()
 
     def timeout_ms(self) -> int | None:
         timeout = super().timeout_ms()
-        if not self._rung or not self._is_watched:
+        if not self._rung:
             return timeout
-        due = max(0, int((self._next_s - time.monotonic()) * 1000) + 1)
+        due = max(0, int((self._due_s - time.monotonic()) * 1000) + 1)
         return due if timeout is None else min(due, timeout)
 
     @property
-    def _is_watched(self) -> bool:
-        return time.monotonic() < self._looked_s + _LATELY_S or any(
+    def _due_s(self) -> float:
+        """When the pages are to be read again, if it rang."""
+        is_watched = time.monotonic() < self._looked_s + _LATELY_S or any(
             dataflow.is_subscription and not dataflow.ended for dataflow in self.core.state.dataflows.values()
         )
+        return self._read_s + (self._pause_s if is_watched else max(self._pause_s, _UNWATCHED_S))
 
     def on_other(self, fd: int) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -143,7 +146,7 @@ class Observer(WorkerLoop):
                 allow = AllowCompaction(0, id, (self._compacted,))
                 self.feed(internal.Run(0, allow, {id: incarnation}))
         self._read_s = time.monotonic()
-        self._next_s = self._read_s + max(PAUSE_S, _COST * (self._read_s - began_s))
+        self._pause_s = max(PAUSE_S, _COST * (self._read_s - began_s))
 
     def _tell(self, upper: Frontier) -> None:
         for place, changed in self._keeper.differences(self._samples, self._lookout.seen):
