@@ -14,7 +14,7 @@ import difflib
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,7 +56,7 @@ class Target:
 class Outcome:
     """status: `pass`, `fail`, `skip`. details: the diffs one after the other, or the reason.
 
-    diffs: a unified diff of each stanza that differs.
+    diffs: a unified diff of each stanza that differs. served: answers of peeks by the role that gave them.
     """
 
     file: Path
@@ -65,6 +65,7 @@ class Outcome:
     seconds: float
     details: str = ""
     diffs: tuple[str, ...] = ()
+    served: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 def run_file(path: Path, target: Target, *, rewrite: bool = False) -> Outcome:
@@ -73,7 +74,7 @@ def run_file(path: Path, target: Target, *, rewrite: bool = False) -> Outcome:
     text = path.read_text()
     try:
         script = parse_script(text)
-        outputs, hints = _run(script, target)
+        outputs, hints, served = _run(script, target)
     except Skip as reason:
         return Outcome(path, target.mode, "skip", time.monotonic() - start, str(reason))
     except (ScriptError, LaunchError, FunctionsError, ReplicaFailed) as error:
@@ -93,22 +94,22 @@ def run_file(path: Path, target: Target, *, rewrite: bool = False) -> Outcome:
         if outputs[stanza.line_number] != list(stanza.expected)
     )
     status = "fail" if diffs else "pass"
-    return Outcome(path, target.mode, status, seconds, "".join(diffs) or rewritten, diffs)
+    return Outcome(path, target.mode, status, seconds, "".join(diffs) or rewritten, diffs, served)
 
 
 def _expectable(output: list[str]) -> list[str]:
     return [line for line in output if not line.startswith(VIOLATION)]
 
 
-def _run(script: Script, target: Target) -> tuple[dict[int, list[str]], dict[int, str]]:
-    """The output of each stanza, and the hints of errors, by its line number."""
+def _run(script: Script, target: Target) -> tuple[dict[int, list[str]], dict[int, str], dict[str, int]]:
+    """The output of each stanza, and the hints of errors, by its line number; who answered how many peeks."""
     outputs: dict[int, list[str]] = {}
     hints: dict[int, str] = {}
     with launched(target) as run:
         for stanza in script.stanzas:
             outputs[stanza.line_number] = carry_out(run, stanza.directive, stanza.body)
             hints[stanza.line_number] = run.hint
-    return outputs, hints
+    return outputs, hints, dict(run.served)
 
 
 class ReplicaFailed(Exception):

@@ -70,7 +70,7 @@ class Session:
         self.violations: list[str] = []
         self.mode = ""  # of the replica, "" if that is not known
         self.routing = "interactive"  # `read_routing`, as far as this driver has set it
-        self.served: Counter[str] = Counter()  # answers by the role that gave them
+        self.served: Counter[str] = Counter()  # answers by the role that gave them; connections may share it
         self.over: Disconnected | None = None
         self.initialized = False
         self.scheduled: set[GlobalId] = set()

@@ -9,6 +9,7 @@ Does not: know any directive.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,7 @@ class Run:
         self.on = "main"  # the connection in use
         self.config: dict[str, Any] = {}  # of the last create-instance
         self.routing = "interactive"  # `read_routing` as it was last set
+        self.served: Counter[str] = Counter()  # answers by the role that gave them, over all connections
         self.schemas: dict[str, Schema] = {}
         self.indexes: dict[GlobalId, Export] = {}
         self.dataflows: dict[str, DataflowText] = {}
@@ -110,6 +112,7 @@ class Run:
         session = Session.open(self.address, kind=kind, nonce=nonce, epoch=epoch, interrupts=self.interrupts)
         session.mode = self.mode or ""
         session.routing = self.routing
+        session.served = self.served
         self.sessions[name] = session
 
     def command(self, words: Words, command: Command) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,11 @@ from clusterd.driver.driver import carry_out
 from clusterd.driver.run import Outcome, Target, launched, run_file
 from clusterd.storage.store import Store
 from controller_proto.response import PeekCanceled, PeekRows
+from controller_proto.script import parse_script
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.types import ColumnType
 from shm_arrangements.updates import Updates
-from tests.e2e.support import MODES
+from tests.e2e.support import MODES, role
 
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.spec"))
 
@@ -33,6 +35,53 @@ def test_script(script: Path, mode: str) -> None:
     if outcome.status == "skip":
         pytest.skip(outcome.details)
     assert outcome.status == "pass", outcome.details
+    _require_served(script, mode, outcome.served)
+
+
+# What makes no sense in Solo: each is about two runtimes at once.
+TWO_RUNTIME_ONLY = {
+    "l13_wake_ups_coalesce_and_are_aimed", "l17_compaction_race",
+    "l18_the_slower_runtime_holds_compaction_back", "m2_an_interactive_worker_dies", "read_routing_hinted",
+}  # fmt: skip
+_READS = {"peek", "count", "await-peek"}
+
+
+def _require_served(script: Path, mode: str, served: Mapping[str, int]) -> None:
+    """A script whose peeks bring rows had them from the runtime that reads are for, and from no other."""
+    text = script.read_text()
+    others = set(served) - {role(mode)}
+    allowed = {"maintenance"} if "read_routing" in text else set()
+    allowed |= {"introspection"}
+    assert others <= allowed, served
+    stanzas = parse_script(text).stanzas
+    brings_rows = any(
+        stanza.directive.split()[0] in _READS
+        and not any(line.startswith(("error:", "canceled", "timeout")) for line in stanza.expected)
+        for stanza in stanzas
+    )
+    assert served.get(role(mode), 0) or not brings_rows, "no peek was answered by the runtime it is about"
+
+
+def test_every_script_runs_in_both_modes_but_for_those_about_two_runtimes() -> None:
+    required = {
+        script.stem: words
+        for script in SCRIPTS
+        for stanza in parse_script(script.read_text()).stanzas
+        if (words := stanza.directive.split())[0] == "require" and any("mode=" in word for word in words)
+    }
+    assert set(required) == TWO_RUNTIME_ONLY
+    assert all("mode=two-runtime" in words for words in required.values())
+
+
+def test_a_script_that_was_answered_by_the_wrong_runtime_or_by_none_does_not_pass(tmp_path: Path) -> None:
+    script = tmp_path / "a.spec"
+    script.write_text("peek id=1 ts=0\n----\n1\n")
+    _require_served(script, "two-runtime", {"interactive": 1})
+    for served in ({}, {"maintenance": 1}, {"interactive": 1, "solo": 1}):
+        with pytest.raises(AssertionError):
+            _require_served(script, "two-runtime", served)
+    script.write_text("peek id=1 ts=0\n----\nerror: unknown-id: u1 was not created in this session\n")
+    _require_served(script, "two-runtime", {})
 
 
 def test_no_script_expects_what_is_not_filled_in() -> None:
