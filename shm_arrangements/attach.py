@@ -17,8 +17,10 @@ Does not: speak to a socket, hold compaction back, or spin. What it holds is cou
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from typing import Any, SupportsIndex
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, SupportsIndex
+
+import numpy as np
 
 from shm_arrangements import instance as instances
 from shm_arrangements import readers
@@ -35,6 +37,7 @@ from shm_arrangements.errors import (
 )
 from shm_arrangements.frontier import MAX_TIME, Frontier
 from shm_arrangements.instance import LivenessProbe
+from shm_arrangements.kernels.atomics import all_stand
 from shm_arrangements.names import HALVES, PageName, collection_text
 from shm_arrangements.page_layout import PageState, PageStatus
 from shm_arrangements.result import Changes, Result
@@ -76,6 +79,19 @@ def attach(id: int | str, instance: str | None = None) -> Attached:
     raise not_published(token, collection_text(number))
 
 
+class _Newest(NamedTuple):
+    """The view of the newest time, and the words that would tell of a newer one: the same as long as all are.
+
+    owners: of the memory that the words are in, so that a thread may close the index while another looks.
+    """
+
+    view: ReadView
+    stands: Callable[[Any, Any], bool]
+    places: Any
+    words: Any
+    owners: tuple[Any, ...]
+
+
 class Attached:
     """An index of another process. Close it, or let it go; views and arrays taken from it stay."""
 
@@ -88,15 +104,15 @@ class Attached:
         self.id = collection_text(name.id)
         self.incarnation = name.incarnation
         self.instance = name.token
-        self._probe = probe
+        self._place = name.id, name.incarnation
+        self._probe: LivenessProbe | None = probe  # which closes itself when no thread uses it
         first = PublishedTrace(name)
         names = [name._replace(shard=shard) for shard in range(first.page.header.shards)]
         self._oks = [first, *(PublishedTrace(one) for one in names[1:])]
         self._errs = [PublishedTrace(one._replace(half=HALVES[1])) for one in names]
         self._states()
         self._reader = readers.enter(self.instance, self)
-        # The view of the newest time, and what it was taken from: as long as no page turns it is the same.
-        self._newest: tuple[list[Snapshot], ReadView] | None = None
+        self._newest: _Newest | None = None
 
     @property
     def schema(self) -> ArrangementSchema:
@@ -118,14 +134,18 @@ class Attached:
         Raises: NotReadable (`at` before since), NotSealed (at or beyond upper), PublicationClosed (dropped),
         WriterGone; RegistryFull if this process has no descriptor or mapping left; TypeError.
         """
-        _require_time(at)
-        (parts,) = _parts_of([self])
-        if at is None and self._newest is not None and self._newest[0] == parts:
-            return self._newest[1]
-        since, upper = _since(parts), _upper(parts)
-        view = self._view(parts, _newest(since, upper) if at is None else operator.index(at))
         if at is None:
-            self._newest = parts, view
+            newest, probe = self._newest, self._probe  # of our own: another thread may close
+            stands = newest is not None and newest.stands(newest.places, newest.words)
+            if newest is not None and stands and probe is not None and probe.is_held():
+                return newest.view
+        else:
+            _require_time(at)
+        (parts,) = _parts_of([self])
+        if at is not None:
+            return self._view(parts, operator.index(at))
+        view = self._view(parts, _newest(_since(parts), _upper(parts)))
+        self._newest = _newest_of(view, [*self._oks, *self._errs], parts)
         return view
 
     def lookup(self, key: Any, at: int | None = None) -> Result:
@@ -169,8 +189,7 @@ class Attached:
         """Let go. Views and arrays stay; a new snapshot is PublicationClosed. Idempotent."""
         for trace in (*self._oks, *self._errs):
             trace.close()
-        self._probe.close()
-        self._newest = None
+        self._probe = self._newest = None
         self._reader.leave(self)
 
     def __enter__(self) -> Attached:
@@ -185,7 +204,10 @@ class Attached:
         return f"Attached({self.id}{named}, incarnation={self.incarnation}, instance={self.instance})"
 
     def _waited(self) -> Waited:
-        return Waited(self.id, [trace.page for trace in (*self._oks, *self._errs)], self._probe)
+        probe = self._probe
+        if probe is None:
+            raise PublicationClosed("this process has closed it: attach anew", id=self.id)
+        return Waited(self.id, [trace.page for trace in (*self._oks, *self._errs)], probe)
 
     def _view(self, parts: list[Snapshot], time: int) -> ReadView:
         since, upper = _since(parts), _upper(parts)
@@ -193,7 +215,8 @@ class Attached:
         shards = len(self._oks)
         oks, errs = _chains(parts[:shards]), _chains(parts[shards:])
         view = ReadView(self.id, self.schema, oks, errs, time, since=since, upper=upper)
-        self._reader.took(view, time)
+        nbytes = sum(batch.nbytes for batch in oks) + sum(batch.nbytes for batch in errs)
+        self._reader.took(view, time, self._place, nbytes)
         return view
 
     def _states(self) -> list[PageState]:
@@ -266,11 +289,12 @@ def wait_all(
 
 def _parts_of(indexes: Sequence[Attached]) -> list[list[Snapshot]]:
     """What the pages of each index show, all of one moment: oks, then errs, of each shard."""
+    probes = [index._probe for index in indexes]  # before pages: of a closed index it is these that tell
     traces = [[*index._oks, *index._errs] for index in indexes]
     taken = iter(snapshot_together([trace for mine in traces for trace in mine]))
     parts = [[next(taken) for _ in mine] for mine in traces]
-    for index in indexes:
-        if not index._probe.is_alive():
+    for index, probe in zip(indexes, probes, strict=True):
+        if probe is not None and not probe.is_alive():
             raise WriterGone("the instance has ended", instance=index.instance)
     return parts
 
@@ -282,6 +306,18 @@ def _require_time(at: SupportsIndex | None) -> None:
         raise ValueError(
             f"not a u64 time: {at}; times count up from 0, and None is the newest that is sealed"
         )
+
+
+def _newest_of(view: ReadView, traces: Sequence[PublishedTrace], parts: Sequence[Snapshot]) -> _Newest | None:
+    """None if a page has been seen to move since `parts` were taken, by another thread."""
+    found = [trace.page.places() for trace in traces]
+    told = [each for each in found if each is not None]
+    for each, part in zip(found, parts, strict=True):
+        if each is None or (each.state.generation, each.state.upper) != (part.generation, part.upper):
+            return None
+    places = np.array([each.addresses for each in told], np.int64).reshape(-1)
+    words = np.array([each.words for each in told], np.uint64).reshape(-1)
+    return _Newest(view, all_stand.direct(), places, words, tuple(each.owners for each in told))
 
 
 def _time_of(frontier: Frontier) -> int:

@@ -220,6 +220,11 @@ class CellReader:
         """What the cell says; what is read afterwards is at least as new."""
         return int(load_acquire(self._words, self._at))
 
+    @property
+    def upper_at(self) -> int:
+        """The address of the word, as long as the clock is mapped."""
+        return int(self._words.ctypes.data) + 8 * self._at
+
     def bell(self) -> int:
         """To be read before what one waits for is looked at."""
         return int(load_acquire(self._words, self._at + BELL_WORD)) & _BELL_MASK

@@ -23,7 +23,7 @@ Form: two meta pages, as in LMDB. Bytes: page_layout.py and docs/shm-format.md.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -222,6 +222,15 @@ class PublicationPage:
         return generation
 
 
+class Places(NamedTuple):
+    """Addresses of words, while `owners` are referred to, and what they said when the page was in `state`."""
+
+    addresses: tuple[int, int]
+    words: tuple[int, int]
+    state: PageState
+    owners: tuple[Any, ...]
+
+
 class PageReader:
     """A reader's side of a page and its cell: maps both read-only, and copies what they say."""
 
@@ -253,27 +262,34 @@ class PageReader:
         self.moved = self.damaged = 0  # copies not taken: the page turned; the checksum did not fit
 
     def generation(self) -> int:
-        """The generation that counts; while it stands, only the upper moves. Cost: one load."""
-        return int(load_acquire(self._words, GENERATION_WORD))
+        """The generation that counts; while it stands, only the upper moves. Cost: one load.
+
+        Raises: PublicationClosed after `close`.
+        """
+        words = self._words
+        if words is None:
+            raise self._closed()
+        return int(load_acquire(words, GENERATION_WORD))
 
     def read(self) -> PageState:
         """Return what page and cell say; the same object as long as they say the same.
 
         Raises: FormatMismatch if a slot that counts is damaged; PublicationClosed after `close`.
         """
-        if self._buf is None:
-            raise PublicationClosed("this process has closed it: attach anew", page=self.header.page.name)
+        buf, words = self._buf, self._words  # of our own: another thread may close
+        if buf is None or words is None:
+            raise self._closed()
         for _ in range(_ATTEMPTS):
-            generation = self.generation()
+            generation = int(load_acquire(words, GENERATION_WORD))
             slot, image = self._slot, None
             if slot is None or slot.generation != generation:
                 at = self.header.slots_at + (generation & 1) * SLOT_BYTES
-                image = bytes(self._buf[at : at + SLOT_BYTES])
+                image = bytes(buf[at : at + SLOT_BYTES])
             upper = self._cell.upper()
             seen = self._seen
             if seen is not None and seen[0] == generation and seen[1] == upper:
                 return seen[2]
-            if fence_then_load(self._words, GENERATION_WORD) != generation:
+            if fence_then_load(words, GENERATION_WORD) != generation:
                 self.moved += 1
                 continue
             if image is not None:
@@ -293,6 +309,15 @@ class PageReader:
             damaged=self.damaged,
         )
 
+    def places(self) -> Places | None:
+        """The words by which the page moves, as `read` saw them last; None before that, and once closed."""
+        words, seen = self._words, self._seen
+        if words is None or seen is None:
+            return None
+        generation, upper, state = seen
+        word = int(words.ctypes.data) + 8 * GENERATION_WORD
+        return Places((word, self._cell.upper_at), (generation, upper), state, (words, self._cell))
+
     def bell(self) -> int:
         """To be read before `read`, and given to `sleep` if what it says is not enough."""
         return self._cell.bell()
@@ -304,6 +329,9 @@ class PageReader:
     def close(self) -> None:
         """Let go of the page. Idempotent."""
         self._buf = self._words = None
+
+    def _closed(self) -> PublicationClosed:
+        return PublicationClosed("this process has closed it: attach anew", page=self.header.page.name)
 
 
 def _followed(slot: PageState, cell: int) -> PageState:

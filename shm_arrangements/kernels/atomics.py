@@ -19,7 +19,8 @@ import numpy as np
 from numba import config, types
 from numba.extending import intrinsic
 
-from shm_arrangements.kernels.jit import OUT_U64, U64, i64, kernel, u64
+from shm_arrangements.kernels.cells import load_u64
+from shm_arrangements.kernels.jit import I64, OUT_U64, U64, i64, kernel, u64
 
 _WORD_BYTES = 8
 
@@ -80,6 +81,18 @@ def fence_then_load(words: Any, index: int) -> Any:
     """Return `words[index]`, read after every read that came before this call. Cost: a fence and a load."""
     _fence()
     return _load(words, index)
+
+
+@kernel(I64, U64)
+def all_stand(places: Any, seen: Any) -> Any:
+    """Whether each word at the addresses `places` (n,) int64 is what was `seen` (n,) uint64.
+
+    For who has read what they stood for, and only asks whether to read again. Cost: n loads.
+    """
+    stood = 0
+    for i in range(places.shape[0]):
+        stood += load_u64(places[i]) == seen[i]
+    return stood == places.shape[0]
 
 
 @kernel(OUT_U64, i64, u64)

@@ -11,6 +11,7 @@ Does not: share code with the kernels, or say what arguments are fit (the tests 
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -186,6 +187,12 @@ UNTOUCHED: Final = 0xA5  # what arrays that are only written to hold before
 
 
 # atomics
+
+
+@reference_of("atomics.all_stand")
+def all_stand(places: Array, seen: Array) -> tuple[bool]:
+    told = [ctypes.c_uint64.from_address(int(place)).value for place in places]
+    return (told == seen.tolist(),)
 
 
 @reference_of("atomics.load_acquire")

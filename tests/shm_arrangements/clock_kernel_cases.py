@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from tests.shm_arrangements.kernel_cases import InOut, case, i64, u64, words
+
+KEPT: deque[Any] = deque(maxlen=8)  # what addresses that were drawn are of
 
 
 def _words(draw: Any) -> tuple[Any, int]:
@@ -19,6 +22,15 @@ def _words(draw: Any) -> tuple[Any, int]:
 @case("atomics.fence_then_load")
 def _load(draw: Any) -> list[Any]:
     return list(_words(draw))
+
+
+@case("atomics.all_stand")
+def _all_stand(draw: Any) -> list[Any]:
+    array = u64(draw(st.lists(words, min_size=1, max_size=4)))
+    KEPT.append(array)
+    ats = draw(st.lists(st.integers(0, len(array) - 1), max_size=4))
+    seen = array[ats] if draw(st.booleans()) else u64([draw(words) for _ in ats])
+    return [i64([array.ctypes.data + 8 * at for at in ats]), seen]
 
 
 @case("atomics.store_release")

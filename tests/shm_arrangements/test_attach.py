@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ import pytest
 
 from shm_arrangements import instance, names
 from shm_arrangements.arena import SegmentAllocator
-from shm_arrangements.attach import attach, snapshot
+from shm_arrangements.attach import Attached, attach, snapshot
 from shm_arrangements.errors import (
     DataError,
     InvariantViolation,
@@ -445,7 +446,7 @@ def test_bug04_a_thousand_attachments_leave_no_map_and_no_descriptor(held: Insta
 
 ATTACHER = """
     import os, sys
-    from shm_arrangements.attach import attach, snapshot
+    from shm_arrangements.attach import Attached, attach, snapshot
     read = attach("u1", sys.argv[1])
     view = read.snapshot()
     a, b, c = view.scan()["v"], view.scan()["k"], view.lookup(8)["v"]
@@ -691,3 +692,63 @@ def test_bug03_columns_of_small_batches_outlive_the_arena_they_are_in(held: Inst
     assert column.tolist() == [70, 80, 90]
     assert sorted(lazy.rows()) == [(7, 70), (8, 80), (9, 90)]
     assert text[1].to_pylist() == [80, 90]
+
+
+def test_a_lookup_without_a_time_is_of_the_newest_whatever_moved(held: Instance) -> None:
+    index = _sealed(held)
+    with attach("u1", held.token) as read:
+        first = read.snapshot()
+        assert read.snapshot() is first
+        moves = [
+            lambda: index.advance(Frontier.at(5)),  # the clock alone
+            lambda: index.oks.insert(_rows(((7, 71), 5, 1)), Frontier.at(6)),  # one half: the other decides
+            lambda: index.errs.insert(NO_ERRS, Frontier.at(6)),
+            lambda: index.insert(NOTHING, NO_ERRS, Frontier.at(7)),
+            lambda: index.set_compaction(Frontier.at(6)),  # a page turns, time stands
+        ]
+        times = []
+        for move in moves:
+            move()
+            view = read.snapshot()
+            times.append(view.at)
+            assert view is read.snapshot()
+            assert (7, 71) in read.lookup(7).rows() if view.at >= 5 else read.lookup(7).rows() == [(7, 70)]
+        assert times == [4, 4, 5, 6, 6]
+        assert read.since == Frontier.at(6)
+        assert read.snapshot().since == Frontier.at(6)
+        index.close()
+        with pytest.raises(PublicationClosed):
+            read.lookup(7)
+
+
+@pytest.mark.slow
+def test_threads_look_up_while_another_closes_and_the_writer_goes_on(held: Instance) -> None:
+    index = _sealed(held)
+    ended: list[type[BaseException]] = []
+    wrong: list[object] = []
+
+    def look(read: Attached) -> None:
+        last = 0
+        try:
+            while True:
+                view = read.snapshot()
+                if view.at < last or (7, 70) not in view.lookup(7).rows() or read.upper.time < view.at:
+                    wrong.append(view)
+                last = view.at
+        except PublicationClosed as closed:
+            ended.append(type(closed))
+
+    for _ in range(8):
+        read = attach("u1", held.token)
+        threads = [threading.Thread(target=look, args=(read,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(20):
+            upper = index.upper.time
+            index.insert(_rows(((upper, 0), upper, 1)), NO_ERRS, Frontier.at(upper + 1))
+            index.advance(Frontier.at(upper + 2))
+        read.close()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+    assert (ended, wrong) == ([PublicationClosed] * 24, [])
+    index.close()
