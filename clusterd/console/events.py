@@ -29,8 +29,8 @@ __all__ = ["MAX_WATCHERS", "SHOWN", "Events"]
 # The relations that the page shows.
 SHOWN = (
     "arrangement_sharing", "arrangement_sizes", "config", "dataflow_channels", "dataflow_operators",
-    "dataflows", "errors", "exports", "hydration", "import_frontiers", "operator_elapsed", "peek_durations_histogram",
-    "peeks_active", "processes", "publications", "staleness",
+    "dataflows", "errors", "exports", "hydration", "import_frontiers", "operator_elapsed",
+    "peek_durations_histogram", "peeks_active", "processes", "publications", "staleness",
 )  # fmt: skip
 
 PACE_S = 0.25
@@ -78,7 +78,8 @@ class Events:
                             "columns": columns,
                         },
                     )
-                changes = self._tables.take(watcher)
+                # Until all relations are there, what comes of them is the next state's.
+                changes = self._tables.take(watcher) if there else {}
                 if changes:
                     yield _event("change", {name: _plain(change) for name, change in changes.items()})
                 await asyncio.sleep(PACE_S)

@@ -15,6 +15,7 @@ export function fill(table, columns, rows, keyOf, empty) {
   }
   const body = table.tBodies[0];
   const there = new Map([...body.rows].map((row) => [row.dataset.key, row]));
+  const used = new Set();
   let before = null;
   for (const row of rows) {
     const key = keyOf(row);
@@ -28,12 +29,13 @@ export function fill(table, columns, rows, keyOf, empty) {
         if (column.number) cell.className = "number";
       }
     }
+    used.add(line);
     const next = before ? before.nextSibling : body.firstChild;
     if (line !== next) body.insertBefore(line, next);
     before = line;
     columns.forEach((column, i) => write(line.cells[i], column.cell(row, line.cells[i])));
   }
-  for (const line of there.values()) line.remove();
+  for (const line of [...body.rows]) if (!used.has(line)) line.remove();
   if (!rows.length) {
     const line = body.insertRow();
     line.dataset.key = "";

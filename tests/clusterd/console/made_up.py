@@ -62,6 +62,7 @@ class MadeUp:
         self._tables, self._watching = tables, _Watched()
         for name in names:
             rows = self.held[name]
+            await asyncio.sleep(0.001)  # relations come one after another
             tables.change(name, [(row, 1) for row in rows])
         return self._watching
 
