@@ -21,7 +21,7 @@ from controller_proto.ids import GlobalId
 from controller_proto.plan import Constant, OrderBy
 
 __all__ = [
-    "AggregateSpec", "ArrangeNode", "BindingNode", "ConstantNode", "DeltaInput", "DeltaJoinNode",
+    "AggregateSpec", "AliasNode", "ArrangeNode", "BindingNode", "ConstantNode", "DeltaInput", "DeltaJoinNode",
     "DistinctNode", "EnterNode", "ExportNode", "FeedbackNode", "FlatMapNode", "IndexNode", "IndexSide",
     "JoinNode", "LeaveNode", "LocalSide", "LookupStep", "MfpNode", "NegateNode", "Node", "PhysicalPlan",
     "ReduceNode", "ScopeNode", "Side", "SourceNode", "TemporalNode", "ThresholdNode", "TopKNode",

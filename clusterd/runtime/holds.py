@@ -38,6 +38,7 @@ def hold_gap(collection: Collection) -> int:
 
 
 def hold_statistics(collections: Iterable[Collection]) -> HoldStatistics:
+    """Cost: a look at each."""
     behind = [each for each in collections if each.hold.precedes(each.applied)]
     workers = max((len(each.applied_by) for each in behind), default=0)
     return HoldStatistics(

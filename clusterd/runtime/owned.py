@@ -117,8 +117,8 @@ class OwnedIndexes:
         place = _place(key)
         entry = self._registry.get(place)
         if entry is not None and entry.handle is not None:
-            index, released = entry.handle, self._registry.close(place).release
-            if released:
+            index = entry.handle
+            if self._registry.close(place) is not None:
                 index.close()
             elif self._aliases.get(key, True):
                 index.withdraw(*place)

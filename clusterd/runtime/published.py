@@ -24,7 +24,6 @@ from shm_arrangements.page_layout import PageStatus
 from shm_arrangements.registry import (
     ArrangementSharingRegistry,
     CollectionKey,
-    EntryState,
     RegistryStatistics,
 )
 from shm_arrangements.snapshot import PublishedTrace, Snapshot, snapshot_together
@@ -136,7 +135,8 @@ class PublishedIndexes:
         handle = self._handles.pop(key, None)
         if handle is not None:
             del handle.places[place]
-        for released in self._registry.close(place).release:
+        released = self._registry.close(place)
+        if released is not None:
             del self._made[released.made_as]
             self._recent.pop(released, None)
             released.close()
@@ -168,8 +168,6 @@ class PublishedIndexes:
 
     def _open(self, key: Key) -> PublishedIndex | None:
         entry = self._registry.get_or_create(_place(key))
-        if entry.state is EntryState.CLOSED:
-            return None
         halves: list[PublishedTrace] = []
         for half in HALVES:
             try:
