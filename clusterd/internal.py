@@ -18,7 +18,8 @@ from controller_proto.ids import GlobalId
 from controller_proto.response import Status
 
 __all__ = [
-    "Answer", "Applied", "AppliedBy", "Cut", "Declare", "Fetch", "FromWorker", "FrontierReport", "Hook",
+    "Answer", "Applied", "AppliedBy", "Cut", "Declare", "Ended", "Fetch", "FromWorker", "FrontierReport",
+    "Hook",
     "Look", "Looks", "LooksAck", "Part", "Ready", "Refusal", "Run", "SessionEnd", "SessionStart", "Stashed",
     "StatusReport", "Stop", "SyncDone", "Telling", "ToWorker", "Undeclare",
 ]  # fmt: skip
@@ -67,6 +68,16 @@ class Undeclare(msgspec.Struct, frozen=True, tag="undeclare"):
     id: GlobalId
     incarnation: int
     code: str = "unknown-id"
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended"):
+    """To interactive workers: the owner gave the collection up; what reads it is answered so."""
+
+    id: GlobalId
+    incarnation: int
+    code: str
+    message: str
+    hint: str
 
 
 class AppliedBy(msgspec.Struct, frozen=True, tag="applied-by"):
@@ -126,7 +137,8 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
 
 
 ToWorker = (
-    SessionStart | SessionEnd | Run | Declare | Undeclare | AppliedBy | Look | LooksAck | Cut | Fetch | Hook
+    SessionStart | SessionEnd | Run | Declare | Undeclare | Ended | AppliedBy | Look | LooksAck | Cut | Fetch
+    | Hook
     | Stop
 )  # fmt: skip
 

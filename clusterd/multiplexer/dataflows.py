@@ -100,6 +100,7 @@ class Dataflows:
                 state.forget_notices(entry)
         forward = Forward(workers, session.number, command, payload, {entry.id: entry.incarnation})
         if entry.dropped and entry.export.kind == "materialized-view":
+            forward.workers = (entry.owner,)
             return [forward, *self._undeclare(session.number, entry, "dropped")]
         return [forward]
 

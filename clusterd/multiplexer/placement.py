@@ -95,8 +95,10 @@ class Placement:
         return self._point[self._point_turn]
 
     def hears_compaction(self, entry: Collection) -> tuple[int, ...]:
-        """Whoever may hold an arrangement of `entry`; the owner first (protocol decision 2)."""
-        shared = entry.export.kind == "index" and not entry.dataflow.query
+        """Whoever may hold an arrangement of `entry`, or reads a view's shard; the owner first (protocol
+        decision 2).
+        """
+        shared = entry.export.kind in ("index", "materialized-view") and not entry.dataflow.query
         return (OWNER, *self.interactive) if shared else (entry.owner,)
 
     def _next_heavy(self) -> int:

@@ -90,10 +90,15 @@ class Reports:
 
     def on_status(self, worker: int, report: internal.StatusReport) -> Effects:
         found = self._reported(worker, report)
-        controller = self._state.controller
-        if found is not None and controller is not None and found[0] is controller.catalog:
-            controller.statuses[found[1]] = report.status
-        return []
+        if found is None:
+            return []
+        (catalog, entry), status, state = found, report.status, self._state
+        if state.controller is not None and catalog is state.controller.catalog:
+            state.controller.statuses[entry] = status
+        if status.status != "errored" or worker != OWNER or state.placement.is_solo:
+            return []
+        ended = internal.Ended(*entry.key, status.code, status.message, status.hint)
+        return [Tell(tuple(state.placement.interactive), ended)]
 
     @property
     def session_with_news(self) -> int | None:

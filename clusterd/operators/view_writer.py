@@ -18,7 +18,7 @@ took is put back, and the next looks anew what is stored. So it is right as well
 commit took place. What a failed append left, or a writer that was killed, is swept before the next one.
 
 Does not: wait for news (`moved` tells it), decide when to compute or when to try again, hold the shard's
-since: what is compacted beyond what it has read cannot be told apart any more, and ends the replica.
+since: what is compacted beyond what it has read cannot be told apart any more, and ends the view.
 """
 
 from __future__ import annotations
@@ -33,13 +33,16 @@ from clusterd.dataflow.operator import BLOCK_ROWS, Columns, Delta, OperatorStati
 from clusterd.operators.corrections import Corrections
 from controller_proto.errors import Refusal
 from shm_arrangements.columns import Column
-from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.types import ColumnType
 from shm_arrangements.updates import Updates
 from shm_arrangements.writer import ERRS_SCHEMA
 
-__all__ = ["PiecewiseAppend", "StoredCollection", "ViewWriter"]
+__all__ = ["PiecewiseAppend", "StoredCollection", "Unwritable", "ViewWriter"]
+
+
+class Unwritable(Refusal):
+    """What is in the shard cannot be told any more: no later step can do better."""
 
 
 class PiecewiseAppend(Protocol):
@@ -126,7 +129,7 @@ class ViewWriter:
     def step(self) -> None:
         """A piece of work: some milliseconds, or a commit.
 
-        Raises Refusal, OSError: of the shard. A later step tries again.
+        Raises Refusal, OSError: of the shard. A later step tries again, but after Unwritable.
         """
         if self._work is None:
             self._work = self._round()
@@ -185,10 +188,11 @@ class ViewWriter:
         if found == before:
             return
         if before is not None and before.time and not self._shard.since.precedes(before):
-            raise InvariantViolation(
-                "a shard was compacted beyond what its view has read",
-                view=self.name, read=before, since=self._shard.since,
-            )  # fmt: skip
+            raise Unwritable(
+                "below-since",
+                f"the shard was compacted to {self._shard.since}, and {self.name} had read it up to {before}",
+                "drop the view and create it anew; keep a hold on the shards of views",
+            )
         floor = found if found.is_empty else Frontier.at(max(found.time, self._as_of))
         lower = 0 if before is None else before.time
         halves = (self._oks, self._shard.read), (self._errs, self._shard.read_errors)
@@ -205,7 +209,8 @@ class ViewWriter:
                     yield
                     yield from corrections.stored(updates)
         except OSError as error:  # half is taken off: opened files of a directory do not fail
-            raise InvariantViolation("a shard could not be read to its end", view=self.name) from error
+            message = f"the shard could not be read to its end: {error}"
+            raise Unwritable("limit", message, "drop the view and create it anew") from error
         self._stored = found
 
     def _write(self) -> Iterator[None]:

@@ -159,10 +159,12 @@ class Dataflow:
         stands, for others to meet it. expires_at: as it was set when it was built.
     is_telling: something of the round that runs was told. owes: updates are held until an error is gone.
     running: the upper of the round in flight. rows_done, rows_expected: of its first round, as last heard.
+    goal: beyond it all exports are hydrated.
     """
 
     __slots__ = (
-        "aliases", "built", "computes", "computing", "ended", "expires_at", "exports", "header", "imports",
+        "aliases", "built", "computes", "computing", "ended", "expires_at", "exports", "goal", "header",
+        "imports",
         "is_subscription", "is_telling", "likeness", "live", "number", "one_shot", "owes", "plan", "point",
         "rows_done", "rows_expected", "running", "session", "shards", "standing", "upper", "waiting",
     )  # fmt: skip
@@ -204,6 +206,7 @@ class Dataflow:
         self.upper = Frontier.minimum()
         self.running: Frontier | None = None
         self.rows_done = self.rows_expected = 0
+        self.goal = header.as_of
         self.likeness = plan.likeness if self.is_subscription and len(exports) == 1 else b""
         self.point: Any = None
         self.expires_at: Any = 0

@@ -46,6 +46,7 @@ from controller_proto.command import (
     Sync,
     UpdateConfiguration,
 )
+from controller_proto.dataflow import Export
 from controller_proto.errors import Refusal
 from controller_proto.ids import GlobalId
 from shm_arrangements.errors import InvariantViolation
@@ -114,6 +115,7 @@ class RuntimeCore:
             fx.Tell: self.flows.told,
             fx.ShardMoved: self.flows.shard_moved,
             fx.Stalled: self.flows.stalled,
+            fx.Unwritable: self.flows.unwritable,
             fx.Evaluated: self.reads.evaluated,
             fx.Stashed: self.reads.stashed,
             fx.PartTaken: self.reads.part_taken,
@@ -305,7 +307,7 @@ class RuntimeCore:
             self._require_new(keys.values())
             imports = [self._import(run, item.id, header.as_of) for item in header.index_imports]
             indexes = {c.id: c.export for c in imports if c.export is not None}
-            plan = self.state.ports.plan(create, indexes)
+            plan = self.state.ports.plan(create, indexes, self._view_in)
         except Refusal:
             self.state.refused.update(keys.values())
             for key in keys.values():
@@ -328,6 +330,12 @@ class RuntimeCore:
             )
             made.of_reader = run.session != self.state.session
         return True
+
+    def _view_in(self, shard: str) -> Export | None:
+        for collection in self.state.collections.values():
+            if collection.is_view and collection.export is not None and collection.export.shard == shard:
+                return collection.export
+        return None
 
     def _stands(self, keys: Iterable[Key]) -> bool:
         """Whether a dataflow here makes these very collections: it goes on, for it was named again."""

@@ -117,10 +117,11 @@ class Dataflows:
         self._store = store
         self.views = Views(store, clock)
         self._tail: ShardTail | None = None
+        self._watched: set[str] = set()
         self._clock = clock
         self.expires_at: int | None = None  # of what is built from now on; a query keeps nothing that could
         self._retries: Retries[str] = Retries()  # of looks at shards
-        # What is answered once, or told, ends alone; a maintained dataflow cannot be given up (exit code).
+        # A worker of maintenance without memory ends the replica (its exit code says so).
         self._contained = _OUT_OF_REACH if published is None else (*RESOURCES, *_OUT_OF_REACH)
         self._scheduler = Scheduler(chunk_s=chunk_s, contained=self._contained)
         self._running: dict[int, _Running] = {}
@@ -146,7 +147,7 @@ class Dataflows:
             for key in build.exports:
                 self._owned.close(key)
                 self.views.close(key)
-            if isinstance(error, self._contained) and not _is_maintained(build.header):
+            if isinstance(error, self._ends_alone(build.header)):
                 return _failed(build.number, error)
             raise
         self._running[build.number] = _Running(
@@ -183,6 +184,10 @@ class Dataflows:
         except (Refusal, OSError):  # nobody asks for more than an estimate
             return 0
 
+    def _ends_alone(self, header: DataflowHeader) -> tuple[type[Exception], ...]:
+        """Errors that end such a dataflow and nothing else."""
+        return _OUT_OF_REACH if _is_maintained(header) else self._contained
+
     def close(self, number: int) -> None:
         """Drop the graph, in the middle of a round if need be. Its indexes stay."""
         if self._running.pop(number, None) is not None:
@@ -217,7 +222,7 @@ class Dataflows:
             assert isinstance(failed.dataflow, int)
             running = self._running[failed.dataflow]
             running.is_running = False
-            if _is_maintained(running.build.header):
+            if not isinstance(failed.error, self._ends_alone(running.build.header)):
                 raise failed.error
             done.append(_failed(failed.dataflow, failed.error))
         for completed in step.completed:
@@ -304,23 +309,35 @@ class Dataflows:
         """
         if self._store is None:
             raise InvariantViolation("a shard is read without a data directory", shard=name)
-        if self._tail is None:
-            self._tail = ShardTail(self._store)
-        self._tail.watch(name)
-        return self._look(name)
+        self._watched.add(name)
+        return self._look(name, watch=True)
 
     def unwatch(self, name: str) -> None:
+        self._watched.discard(name)
         self._retries.over(name)
         if self._tail is not None:
             self._tail.unwatch(name)
 
     def drain_tail(self) -> list[ShardMoved | Stalled]:
-        """What the watched shards that may have moved are sealed up to now."""
-        return [] if self._tail is None else self._look_at(self._tail.drain())
+        """What the watched shards that may have moved are sealed up to now. If the notices are lost all are
+        out of reach, and looked at again until another tail can be made.
+        """
+        if self._tail is None:
+            return []
+        try:
+            moved = sorted(self._tail.drain())
+        except OSError as problem:
+            self._tail.close()
+            self._tail = None
+            lost = [self._out_of_reach(name, problem) for name in sorted(self._watched)]
+            return [each for each in lost if each is not None]
+        return [seen for name in moved if (seen := self._look(name)) is not None]
 
     def look_again(self) -> list[ShardMoved | Stalled | PageSeen]:
         """Of the shards that could not be looked at before and may be tried now."""
-        return [*self._look_at(self._retries.due(self._clock())), *self.views.look_again()]
+        due = sorted(self._retries.due(self._clock()))
+        seen = [seen for name in due if (seen := self._look(name, watch=True)) is not None]
+        return [*seen, *self.views.look_again()]
 
     @property
     def may_look_again(self) -> bool:
@@ -333,21 +350,17 @@ class Dataflows:
         found = [self.views.retry_in_s, None if next_s is None else next_s - self._clock()]
         return min((each for each in found if each is not None), default=None)
 
-    def _look_at(self, names: Iterable[str]) -> list[ShardMoved | Stalled]:
-        return [seen for name in sorted(names) if (seen := self._look(name)) is not None]
-
-    def _look(self, name: str) -> ShardMoved | Stalled | None:
+    def _look(self, name: str, *, watch: bool = False) -> ShardMoved | Stalled | None:
         """If it is out of reach it is put off; None if that was said already."""
         assert self._store is not None
         try:
+            if watch:
+                self._follow(name)
             found = self._store.shard(name, briefly=True)
             with found.briefly():
                 upper = found.upper
         except (Refusal, OSError) as problem:
-            if not self._retries.failed(name, self._clock()):
-                return None
-            emit(ShardOutOfReach(shard=name, name="news", problem=str(problem)))
-            return stalled(name, name, problem)
+            return self._out_of_reach(name, problem)
         self._retries.over(name)
         self.views.moved(name)
         for running in self._running.values():
@@ -355,6 +368,20 @@ class Dataflows:
                 if shard == name:
                     source.frontier = Frontier.join(source.frontier, upper)
         return ShardMoved(name, upper)
+
+    def _follow(self, name: str) -> None:
+        """Raises Refusal, OSError."""
+        assert self._store is not None
+        if self._tail is None:
+            self._tail = ShardTail(self._store)
+        self._tail.watch(name)
+
+    def _out_of_reach(self, name: str, problem: Refusal | OSError) -> Stalled | None:
+        """Put it off; None if that was said already."""
+        if not self._retries.failed(name, self._clock()):
+            return None
+        emit(ShardOutOfReach(shard=name, name="news", problem=str(problem)))
+        return stalled(name, name, problem)
 
     def close_all(self) -> None:
         self._scheduler.close()

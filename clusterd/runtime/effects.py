@@ -22,7 +22,7 @@ __all__ = [
     "Abandon", "ArmFailpoint", "Build", "CloseGraph", "CloseIndex", "CloseView", "Configure", "Effect",
     "Evaluate", "Evaluated", "Event", "Failed", "Flush", "Forget", "Leave", "PageSeen", "PermitWrites",
     "Progressed", "ReadPage", "RoundDone", "Send", "SetCompaction", "ShardMoved", "Stalled", "StartRound",
-    "Tell", "UnwatchShard", "WatchShard",
+    "Tell", "UnwatchShard", "Unwritable", "WatchShard",
 ]  # fmt: skip
 
 
@@ -86,6 +86,15 @@ class Stalled(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
+class Unwritable(msgspec.Struct, frozen=True):
+    """What is in the view's shard cannot be told any more: the view ends, nothing else does."""
+
+    key: Key
+    code: str
+    message: str
+    hint: str = ""
+
+
 class Evaluated(msgspec.Struct, frozen=True):
     """`response` is the encoded PeekResponse of a peek that was handed out by Evaluate."""
 
@@ -135,8 +144,8 @@ class Flush(msgspec.Struct, frozen=True):
 
 
 Event = (
-    ToWorker | PageSeen | RoundDone | Progressed | Tell | ShardMoved | Stalled | Evaluated | Stashed
-    | PartTaken | WaitedOut | Failed | Flush
+    ToWorker | PageSeen | RoundDone | Progressed | Tell | ShardMoved | Stalled | Unwritable | Evaluated
+    | Stashed | PartTaken | WaitedOut | Failed | Flush
 )  # fmt: skip
 
 

@@ -86,7 +86,9 @@ class Flows:
         collection.applied = Frontier.join(collection.applied, Frontier.at(proposed.as_of))
         self._state.touch(collection.key)
         if collection.is_owned:
-            self._statuses.mark(self.dataflow_of(collection))
+            dataflow = self.dataflow_of(collection)
+            dataflow.goal = max(dataflow.goal, collection.as_of)
+            self._statuses.mark(dataflow)
             self._hydration.restart(collection.key, collection.as_of)
             if collection.is_view:
                 computed = self.dataflow_of(collection).upper
@@ -162,7 +164,11 @@ class Flows:
         self._reads.turn_away(collection.key, unknown(collection.id))
 
     def _give_up(self, dataflow: Dataflow, why: Refusal | None = None) -> None:
-        """End what can go on no more: answer its peeks, report its frontiers empty, hold nothing."""
+        """End what can go on no more: answer its peeks, hold nothing; report the frontiers of a query empty.
+
+        why: what failed of it; else an import was dropped. Of what is maintained and fails frontiers stay,
+        for nothing is sealed by that; they end with its drop.
+        """
         dataflow.ended = True
         self._statuses.mark(dataflow)
         self._stop(dataflow)
@@ -178,9 +184,9 @@ class Flows:
                 self._tell_end(collection, collection.ended)
             if dataflow.built:
                 self._release(collection)
-            self._report(key, self._hydration.close(key))
-            for number in sorted(collection.needs):  # only queries import a query's result
-                self._give_up(self._dataflows[number])
+            if why is None or dataflow.one_shot:
+                self._report(key, self._hydration.close(key))
+            self._give_up_importers(collection, why)
 
     def cut(self, cut: internal.Cut) -> None:
         """Nobody takes what the subscription tells: end it, and no other. The multiplexer has said so."""
@@ -229,6 +235,29 @@ class Flows:
         else:
             said = msgspec.msgpack.encode(DroppedAt(upper.to_wire(), why.code, why.message, why.hint))
         self._tell([collection], said, upper, Frontier.empty(), ends=True)
+
+    def end(self, key: Key, why: Refusal) -> None:
+        """Another process gave up its collection: answer what waits for it, give up what imports it."""
+        collection = self._collections.get(key)
+        if collection is None or collection.ended is not None:
+            return
+        collection.ended = why
+        self._reads.turn_away(key, why)
+        self._give_up_importers(collection, why)
+
+    def _give_up_importers(self, collection: Collection, why: Refusal | None) -> None:
+        if why is not None:
+            why = Refusal(why.code, f"import {collection.id} ended: {why.message}", why.hint)
+        for number in sorted(collection.needs):
+            if number in self._dataflows:
+                self._give_up(self._dataflows[number], why)
+
+    def unwritable(self, event: fx.Unwritable) -> None:
+        """The view cannot be gone on with: what it is made of ends with it."""
+        collection = self._collections.get(event.key)
+        if collection is not None and collection.ended is None:
+            why = Refusal(event.code, event.message, event.hint)
+            self._give_up(self.dataflow_of(collection), why)
 
     def failed(self, event: fx.Failed) -> None:
         dataflow = self._dataflows.get(event.number)
@@ -367,7 +396,7 @@ class Flows:
             return
         lower = dataflow.upper.time
         dataflow.running = target
-        if lower <= dataflow.header.as_of:
+        if lower <= dataflow.goal:
             self._statuses.mark(dataflow)
         if not dataflow.built:
             self._build(dataflow)
@@ -410,7 +439,7 @@ class Flows:
         if dataflow.running != done.upper:
             raise InvariantViolation("a round ends elsewhere", number=done.number, upper=done.upper)
         dataflow.running = None
-        if dataflow.upper == Frontier.minimum():
+        if dataflow.upper.less_equal(dataflow.goal):
             self._statuses.mark(dataflow)
         dataflow.upper = done.upper
         dataflow.is_telling, dataflow.owes = False, done.owes

@@ -52,6 +52,10 @@ class Interactive:
             self._on_declare(core, message)
         elif isinstance(message, internal.Undeclare):
             self._on_undeclare(core, message)
+        elif isinstance(message, internal.Ended):
+            core.flows.end(
+                (message.id, message.incarnation), Refusal(message.code, message.message, message.hint)
+            )
         else:
             raise InvariantViolation("not a message for this runtime", got=type(message).__name__)
 

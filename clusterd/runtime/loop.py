@@ -234,6 +234,7 @@ class WorkerLoop:
         if mask != self._mask:
             self._mask = mask
             self._poll.modify(self._link.fd, mask)
+        self._follow_tail()
         ready = self._poll.poll(self.timeout_ms())
         for fd, seen in ready:
             if fd == self._tail_fd:
@@ -487,10 +488,19 @@ class WorkerLoop:
 
     def _watch(self, effect: fx.WatchShard) -> fx.Event | None:
         moved = self.dataflows.watch(effect.name)
-        if self._tail_fd < 0 and self.dataflows.tail is not None:
-            self._tail_fd = self.dataflows.tail.fileno()
-            self._poll.register(self._tail_fd, _IN)
+        self._follow_tail()
         return moved
+
+    def _follow_tail(self) -> None:
+        """Wait for the tail that is there: one that was lost is closed, and another made."""
+        tail = self.dataflows.tail
+        fd = -1 if tail is None else tail.fileno()
+        if fd != self._tail_fd:
+            if self._tail_fd >= 0:
+                self._poll.unregister(self._tail_fd)
+            if fd >= 0:
+                self._poll.register(fd, _IN)
+            self._tail_fd = fd
 
     def _configure(self, effect: fx.Configure) -> None:
         settings = {**DEFAULTS, **effect.settings}

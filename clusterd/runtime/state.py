@@ -8,7 +8,7 @@ Does not: decide anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -39,8 +39,16 @@ class LookStatistics(msgspec.Struct, frozen=True):
 class Ports(Protocol):
     """The judgements that need more than the core's state. Both raise Refusal; neither has any effect."""
 
-    def plan(self, create: CreateDataflow, indexes: Mapping[GlobalId, Export]) -> Planned:
-        """Whole validation of a dataflow; what it returns is handed to Build."""
+    def plan(
+        self,
+        create: CreateDataflow,
+        indexes: Mapping[GlobalId, Export],
+        view_in: Callable[[str], Export | None],
+    ) -> Planned:
+        """Whole validation of a dataflow; what it returns is handed to Build.
+
+        view_in: what is announced and makes the shard, if it is not there yet, before this is built.
+        """
 
     def check_peek(self, peek: Peek, index: Export) -> None:
         """Whether keys and finishing fit the index."""

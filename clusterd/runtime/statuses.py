@@ -2,8 +2,8 @@
 
 A status is taken from what the core's records say at the moment it goes out, so none is out of date:
 whatever may change it `mark`s the collection, and of all that happened until there is room the latest is
-told, one message a collection. A state that goes on keeps the time it began, in a new session too. Only the present
-controller is told.
+told, one message a collection. A state that goes on keeps the time it began, in a new session too. Only the
+present controller is told.
 
 A query that was over before anything of it was told says nothing: its answer does.
 
@@ -96,6 +96,6 @@ class Statuses:
                 return "stalled", self._stalls[where]
         if not dataflow.upper.less_equal(collection.as_of):
             return "hydrated", _NONE
-        if dataflow.running is not None:
+        if not dataflow.is_deferred:
             return "hydrating", _NONE
         return ("created" if dataflow.waiting else "scheduled"), _NONE

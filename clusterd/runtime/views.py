@@ -19,8 +19,9 @@ import msgspec
 
 from clusterd.convert import arrangement_schema
 from clusterd.events import ShardOutOfReach, emit
+from clusterd.operators import view_writer
 from clusterd.operators.view_writer import ViewWriter
-from clusterd.runtime.effects import PageSeen, Stalled
+from clusterd.runtime.effects import PageSeen, Stalled, Unwritable
 from clusterd.runtime.evaluate import Readable
 from clusterd.runtime.peeks import Key
 from clusterd.runtime.retries import Retries
@@ -130,13 +131,13 @@ class Views:
         next_s = self._retries.next_s()
         return None if next_s is None else next_s - self._clock()
 
-    def step(self, budget_s: float) -> list[Stalled]:
+    def step(self, budget_s: float) -> list[Stalled | Unwritable]:
         """Pieces of work of the writers in turn, one at least if there is any; whose shards went out of
-        reach, and whose can be written again.
+        reach, whose can be written again, and who can go on no more.
         """
         end = self._clock() + budget_s
         idle = 0
-        changed: list[Stalled] = []
+        changed: list[Stalled | Unwritable] = []
         while idle < len(self._turns):
             key = self._turns[0]
             writer = self._writers[key][1]
@@ -151,11 +152,14 @@ class Views:
                 break
         return changed
 
-    def _step(self, key: Key) -> Stalled | None:
+    def _step(self, key: Key) -> Stalled | Unwritable | None:
         name, writer = self._writers[key]
         try:
             with self._shard(name).briefly():
                 writer.step()
+        except view_writer.Unwritable as end:
+            self.close(key)
+            return Unwritable(key, end.code, end.message, end.hint)
         except (Refusal, OSError) as problem:
             return stalled(key, name, problem) if self._failed(key, name, problem) else None
         if writer.is_busy or not self._retries.over(key):

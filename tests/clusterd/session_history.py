@@ -1,8 +1,9 @@
 """Random histories of sessions: controllers that come, lose their connection anywhere and come back, readers.
 
 A history plays against a daemon, in one process (`LocalDaemon`) or a real one, by its seed alone. Shards are
-appended to in random cuts. The controller makes views over shards and over each other, queries,
-subscriptions and copies, lets them compact, drops them, and peeks; some commands are illegal. Its connection
+appended to in random cuts. The controller makes indexes over shards and over each other, queries,
+subscriptions, copies, and views, which others read from their shards; it lets them compact, drops them, has a
+dropped view written on by another, and peeks; some commands are illegal. Its connection
 is closed between commands, within a frame, within a replay, or taken over; then it comes back and says again
 what its reduced history has, or another one comes that says something else under the same ids. Readers peek
 and subscribe beside it. Every connection has a judge (session_judge.py); in the end everything is read at
@@ -41,6 +42,7 @@ from tests.clusterd.session_judge import TIMES, Book, Definition, Judge, Said
 __all__ = ["Daemon", "Sessions"]
 
 READ_BYTES = 1 << 16
+_KINDS = ("index", "view", "query", "subscribe", "copy-to")
 
 
 class Daemon(Protocol):
@@ -148,7 +150,8 @@ class Sessions:
         self._number = number
         self._seed = seed
         weights: dict[Callable[[], None], float] = {
-            self.append: 4, self.create_view: 4, self.query: 2, self.subscribe: 3, self.peek: 6, self.copy: 1,
+            self.append: 4, self.create_index: 4, self.create_view: 1.5, self.allow: 1, self.query: 2,
+            self.subscribe: 3, self.peek: 6, self.copy: 1,
             self.cancel: 1, self.compact: 2, self.drop: 1, self.schedule: 2, self.configure: 0.3,
             self.sync: 0.5, self.illegal: 0.7, self.read_beside: 2, self.lose: 1.2, self.take_over: 0.6,
             self.intrude: 0.3, self.settle: 0.7,
@@ -244,13 +247,24 @@ class Sessions:
         names: dict[GlobalId, say.CreateDataflow] = {}
         for create in self.creates:
             names[create.header.exports[0].id] = create
+        written: set[str] = set()
+        has_views = False
         for id, create in names.items():
-            imports = [item.id for item in create.header.index_imports]
+            header, export = create.header, create.header.exports[0]
+            imports = [item.id for item in header.index_imports]
+            sources = {item.shard for item in header.source_imports if item.shard.startswith("m")}
             if self.rng.random() < 0.5 or any(i not in names for i in imports):
                 continue
+            if not sources <= written or export.shard in written:
+                continue
             if all(any(_makes(each, i) for each in said) for i in imports):
-                said.append(create if self.rng.random() < 0.7 else self._changed(create))
+                # What a view is over is not refused, so that who reads its shard is told all of it.
+                has_views |= export.kind == "materialized-view"
+                said.append(create if has_views or self.rng.random() < 0.7 else self._changed(create))
                 said.append(say.Schedule(0, id))
+                if export.kind == "materialized-view":
+                    written.add(export.shard)
+                    said.append(say.AllowWrites(0, id))
         self.note("take over", *(each.header.name for each in said if isinstance(each, say.CreateDataflow)))
         self._begin([*said, say.InitializationComplete(0)])
 
@@ -278,7 +292,14 @@ class Sessions:
             if isinstance(command, say.InitializationComplete) and not whole:
                 for _ in range(self.rng.choice([0, 0, 0, 1, 3])):
                     action = self.rng.choice(
-                        [self.create_view, self.subscribe, self.peek, self.append, self.compact, self.query]
+                        [
+                            self.create_index,
+                            self.create_view,
+                            self.subscribe,
+                            self.peek,
+                            self.append,
+                            self.compact,
+                        ]
                     )
                     action()
             self.tell(command)
@@ -375,7 +396,7 @@ class Sessions:
     # -- what a controller says -----------------------------------------------------------------------------
 
     def _said(self, *kinds: str) -> dict[GlobalId, Said]:
-        """What stands, of these kinds: `view`, `query`, `subscribe`, `copy-to`."""
+        """What stands, of these kinds: `index`, `view`, `query`, `subscribe`, `copy-to`."""
         assert self.controller is not None
         return {id: s for id, s in self.controller.judge.ids.items() if not s.dropped and _kind(s) in kinds}
 
@@ -397,13 +418,15 @@ class Sessions:
         for _ in range(5):
             plan = self._plan(env)
             used = sorted(free_ids(plan))
-            imports = [id for id in used if id not in self.shards]
+            shards = {id: self._shard_of(id) for id in used}
+            imports = [id for id in used if shards[id] is None]
             on = self._fresh("u")
             builds: tuple[Build, ...] = (Build(on, plan),)
             if isinstance(plan, Get) and plan.id in imports:
                 on, builds = plan.id, ()
-            as_of, until = times(max((judge.ids[id].floor for id in imports), default=0))
-            sources = tuple(SourceImport(id, *self.shards[id]) for id in used if id in self.shards)
+            floors = [judge.ids[id].floor for id in imports]
+            as_of, until = times(max(floors, default=0))
+            sources = tuple(SourceImport(id, *found) for id, found in shards.items() if found is not None)
             made = export(on, plan_schema(plan, env), as_of)
             if made.kind == "copy-to" and not _has_a_form(made):
                 continue
@@ -413,20 +436,39 @@ class Sessions:
                 self.book.define(create, {id: judge.ids[id].definition for id in imports})
             except naive.TooLarge:
                 continue
-            self.tell(create)
-            self.creates.append(create)
-            if self.rng.random() < 0.8:
-                self.tell(say.Schedule(0, made.id))
+            self._say_create(create)
             self.note("create", made.kind, made.id, "as_of", as_of, until or "", "over", *used)
             return create
         return None
 
+    def _say_create(self, create: say.CreateDataflow) -> None:
+        export = create.header.exports[0]
+        self.tell(create)
+        self.creates.append(create)
+        if self.rng.random() < 0.8:
+            self.tell(say.Schedule(0, export.id))
+        if export.kind == "materialized-view" and self.rng.random() < 0.7:
+            self.tell(say.AllowWrites(0, export.id))
+
+    def _shard_of(self, id: GlobalId) -> tuple[str, Schema] | None:
+        """Where a plan reads `id`: in a shard, a view's too; None of an index."""
+        assert self.controller is not None
+        said = self.controller.judge.ids.get(id)
+        if said is None or _kind(said) != "view":
+            return self.shards.get(id)
+        return said.export.shard, said.export.schema
+
+    def _read_from(self, shard: str) -> bool:
+        """Whether something that stands reads the shard."""
+        return any(said.reads(shard) for said in self._said(*_KINDS).values())
+
     def _env(self, *, sources: bool) -> dict[GlobalId, Schema]:
-        env = {id: said.export.schema for id, said in self._said("view").items()}
+        kinds = ("index", "view") if sources else ("index",)
+        env = {id: said.export.schema for id, said in self._said(*kinds).items()}
         return {**env, **{id: schema for id, (_, schema) in self.shards.items()}} if sources else env
 
-    def create_view(self) -> None:
-        if len(self._said("view")) >= 6:
+    def create_index(self) -> None:
+        if len(self._said("index")) >= 6:
             return
         id = self._fresh("u")
         self._create(
@@ -434,6 +476,45 @@ class Sessions:
             lambda on, schema, as_of: Export(id, "index", on, schema, self._key(schema)),
             lambda least: (self.rng.randint(least, min(least + self.rng.choice([0, 0, 3]), TIMES - 1)), None),
         )
+
+    def create_view(self) -> None:
+        """A view with a shard of its own, or one that goes on with the shard of another that was dropped."""
+        assert self.controller is not None
+        if len(self._said("view")) >= 3:
+            return
+        gone = [s for s in self.controller.judge.ids.values() if s.dropped and _kind(s) == "view"]
+        if gone and self.rng.random() < 0.5:
+            self._write_on(self.rng.choice(gone))
+            return
+        id = self._fresh("u")
+        self._create(
+            self._env(sources=True),
+            lambda on, schema, as_of: Export(
+                id, "materialized-view", on, _named(schema), self._key(schema), shard=f"m{self._number}.{id}"
+            ),
+            lambda least: (self.rng.randint(least, min(least + self.rng.choice([0, 0, 3]), TIMES - 1)), None),
+        )
+
+    def _write_on(self, gone: Said) -> None:
+        """Another view that is the same, if what it reads is there still and nobody else writes the shard."""
+        ids = self._said("index")
+        shard, header = gone.export.shard, gone.create.header
+        imports = [item.id for item in header.index_imports]
+        written = {said.export.shard for said in self._said("view").values()}
+        sources = {item.shard for item in header.source_imports}
+        bases = {name for name, _ in self.shards.values()}
+        if shard in written or any(i not in ids for i in imports) or not sources <= bases | written:
+            return
+        least = max([header.as_of, *(ids[i].floor for i in imports)])
+        export = msgspec.structs.replace(gone.export, id=self._fresh("u"))
+        as_of = self.rng.randint(least, TIMES - 1)
+        header = msgspec.structs.replace(header, name=export.id, as_of=as_of, exports=(export,))
+        self._say_create(msgspec.structs.replace(gone.create, header=header))
+        self.note("write on", shard, "as", export.id, "as_of", as_of)
+
+    def allow(self) -> None:
+        if views := list(self._said("view")):
+            self.tell(say.AllowWrites(0, self.rng.choice(views)))
 
     def _key(self, schema: Schema) -> tuple[int, ...]:
         return tuple(self.rng.sample(range(schema.arity), self.rng.randint(0, min(2, schema.arity))))
@@ -483,7 +564,7 @@ class Sessions:
 
     def peek(self, link: Link | None = None) -> None:
         rng = self.rng
-        views = self._said("view")
+        views = self._said("index", "view")
         if not views:
             return
         id = rng.choice(list(views))
@@ -519,19 +600,20 @@ class Sessions:
             self.tell(say.CancelPeek(0, self.rng.choice(peeks[-4:])))
 
     def compact(self) -> None:
-        if ids := list(self._said("view", "query")):
+        if ids := list(self._said("index", "view", "query")):
             id, time = self.rng.choice(ids), self.rng.randrange(TIMES)
             self.tell(say.AllowCompaction(0, id, (time,)))
             self.note("compact", id, time)
 
     def drop(self) -> None:
-        if ids := list(self._said("view", "query", "subscribe", "copy-to")):
+        if ids := list(self._said(*_KINDS)):
             id = self.rng.choice(ids)
-            self.tell(say.AllowCompaction(0, id, ()))
-            self.note("drop", id)
+            if not self._read_from(self._said(*_KINDS)[id].export.shard):
+                self.tell(say.AllowCompaction(0, id, ()))
+                self.note("drop", id)
 
     def schedule(self) -> None:
-        for id, said in self._said("view", "query", "subscribe", "copy-to").items():
+        for id, said in self._said(*_KINDS).items():
             if not said.scheduled or self.rng.random() < 0.1:
                 self.tell(say.Schedule(0, id))
 
@@ -543,7 +625,7 @@ class Sessions:
 
     def illegal(self) -> None:
         """Something that is refused and changes nothing."""
-        rng, views = self.rng, self._said("view")
+        rng, views = self.rng, self._said("index")
         kind = rng.choice(["unknown", "again", "below", "plan", "dropped"])
         if kind == "unknown":
             self.tell(
@@ -594,8 +676,8 @@ class Sessions:
         elif known and rng.random() < 0.6:
             time = rng.choice([None, rng.randrange(TIMES)])
             link.say(say.Peek(0, self._fresh("p"), rng.choice(known), time))
-        elif known:
-            on = rng.choice(known)
+        elif indexes := [id for id in known if id not in self.book.sources]:
+            on = rng.choice(indexes)
             if rng.random() < 0.2 and link.judge.streams:
                 id = rng.choice(list(link.judge.streams))
                 if not link.judge.ids[id].dropped:
@@ -618,7 +700,7 @@ class Sessions:
             assert not owed(), owed()
         controller = self.controller
         if controller is not None and controller.judge.complete and self.daemon.comes_to_rest:
-            self.book.standing.update([] if self.others else self._said("view"))
+            self.book.standing.update([] if self.others else self._said("index", "view"))
 
     def _finish(self) -> None:
         if self.controller is None or self.rng.random() < 0.3:
@@ -627,20 +709,22 @@ class Sessions:
             self.connect(whole=True)
         assert self.controller is not None
         self.note("finish")
-        for id, said in self._said("view", "query", "subscribe", "copy-to").items():
+        for id, said in self._said(*_KINDS).items():
             if not said.scheduled:
                 self.tell(say.Schedule(0, id))
+            if _kind(said) == "view":
+                self.tell(say.AllowWrites(0, id))
         for name, upper in self.uppers.items():
             if upper is not None and upper < TIMES:
                 self._append(name, TIMES)
         self.tell(say.Sync(0))
         judges = [link.judge for link in (self.controller, *self.readers)]
         self.settle(lambda: [each for judge in judges for each in judge.owed])
-        for id, said in self._said("view").items():
+        for id, said in self._said("index", "view").items():
             for time in range(said.floor, TIMES):
                 self.tell(say.Peek(0, self._fresh("p"), id, time))
         self.settle(lambda: [each for judge in judges for each in judge.owed])
-        ids = list(self._said("view", "query", "subscribe", "copy-to"))
+        ids = list(self._said(*_KINDS))
         self.rng.shuffle(ids)
         for id in ids:
             self.tell(say.AllowCompaction(0, id, ()))
@@ -662,10 +746,16 @@ def _has_a_form(copy: Export) -> bool:
     return bool(copy.schema.columns)
 
 
+def _named(schema: Schema) -> Schema:
+    """With a name of its own for each column, as a shard has them."""
+    names = (msgspec.structs.replace(c, name=f"c{n}") for n, c in enumerate(schema.columns))
+    return Schema(tuple(names))
+
+
 def _kind(said: Said) -> str:
-    if said.export.kind != "index":
-        return said.export.kind
-    return "query" if said.one_shot else "view"
+    if said.export.kind == "materialized-view":
+        return "view"
+    return "query" if said.one_shot else said.export.kind
 
 
 def _makes(command: say.Command, id: GlobalId) -> bool:

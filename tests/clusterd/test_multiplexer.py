@@ -34,6 +34,7 @@ from controller_proto.response import (
     PeekResponse,
     PeekRows,
     Refused,
+    Status,
     SubscribeResponse,
     Synced,
 )
@@ -80,7 +81,7 @@ def test_l21_each_kind_of_dataflow_goes_to_its_owner_and_its_commands_follow() -
     maintenance = [c.id for c in bench.commands(MAINTENANCE, AllowCompaction)]
     reading = [c.id for c in bench.commands(1, AllowCompaction)]
     assert maintenance == ["u3", "u4", "t5", "t6", "t7", "t8", "t9"]
-    assert reading == ["t1", "t2", "u3", "u4", "t5", "t16", "t9"]
+    assert reading == ["t1", "t2", "u3", "u4", "t5", "t16", "t8", "t9"]  # t8: a read at the newest time
     assert not bench.commands(2, AllowCompaction)  # the observer keeps what it keeps
     assert not bench.heard(session, Refused)
 
@@ -124,6 +125,36 @@ def test_compaction_is_passed_on_as_the_very_bytes_that_came() -> None:
         payloads = [m.payload for m in forwards if type(m.command) is AllowCompaction]
         assert [m.command.frontier for m in forwards if type(m.command) is AllowCompaction] == [(7,), (3,)]
         assert len(payloads) == 2
+
+
+def test_a_view_that_is_dropped_is_undeclared_to_its_readers_and_not_compacted_there() -> None:
+    bench = MuxBench()
+    session = bench.controller()
+    bench.create(session, "u1", shards=("s",), kind="materialized-view")
+    bench.compact(session, "u1", 7)
+    bench.drop(session, "u1")
+    assert [c.frontier for c in bench.commands(MAINTENANCE, AllowCompaction)] == [(7,), ()]
+    assert [c.frontier for c in bench.commands(1, AllowCompaction)] == [(7,)]
+    assert only(bench.told(1, internal.Undeclare)).code == "dropped"
+
+
+@pytest.mark.parametrize("interactive", [0, 2])
+def test_what_its_owner_gives_up_is_told_to_the_readers_and_to_the_controller(interactive: int) -> None:
+    bench = MuxBench(interactive)
+    session = bench.controller()
+    seq = bench.create(session, "u1", shards=("s",))
+    (create,) = [m for m in bench.to_worker[MAINTENANCE] if isinstance(m, Forward) and m.command.seq == seq]
+    incarnation = create.incarnations["u1"]
+    lost = Status("u1", "errored", "maintenance", code="limit", message="no shard", hint="mend it")
+    for status in (Status("u1", "hydrating", "maintenance", 1, 3), lost):
+        bench.handle(WorkerSaid(MAINTENANCE, internal.StatusReport(session, incarnation, status)))
+    assert bench.heard(session, Status)[-1] == lost
+    ended = internal.Ended("u1", incarnation, "limit", "no shard", "mend it")
+    for worker in range(1, interactive + 1):
+        assert bench.told(worker, internal.Ended) == [ended]
+    stale = internal.StatusReport(session, incarnation + 1, lost)
+    bench.handle(WorkerSaid(MAINTENANCE, stale))
+    assert len(bench.heard(session, Status)) == 2
 
 
 def test_declare_follows_the_create_and_carries_as_of_and_incarnation() -> None:

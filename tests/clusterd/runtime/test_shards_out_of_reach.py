@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 
+from clusterd.convert import updates_from_rows
 from clusterd.storage import local_parts
+from clusterd.storage.directory_place import DirectoryNotices
 from clusterd.storage.local_parts import LocalSink
 from clusterd.storage.shard import Shard
 from clusterd.storage.sqlite_catalog import SqliteCatalog
 from controller_proto.codec import encode_body
 from controller_proto.command import AllowWrites, CreateDataflow, Schedule
 from controller_proto.dataflow import DataflowBody, DataflowHeader, Export, SourceImport
-from controller_proto.response import CopyError, CopyToResponse, DroppedAt, SubscribeResponse
+from controller_proto.response import CopyError, CopyToResponse, DroppedAt, Status, SubscribeResponse
 from controller_proto.schema import SAMPLE_SCHEMA
 from shm_arrangements.frontier import Frontier
 from tests.clusterd.runtime.test_views import ABC, ALL, MODES, VIEW, Views
@@ -277,6 +279,107 @@ def test_what_is_answered_once_or_told_ends_alone_where_its_shard_lost_a_part(
         replica.settle()
         assert not replica.names()
         assert not (tmp_path / "a.csv").exists()
+
+
+@MODES
+def test_what_is_maintained_over_a_shard_that_lost_a_part_is_errored_and_all_else_goes_on(
+    views: Callable[[int], Views], workers: int, tmp_path: Path
+) -> None:
+    with views(workers) as replica:
+        replica.write(ABC, 0, shard="t")
+        for path in (tmp_path / "shards" / "t").glob("part-*"):
+            path.unlink()
+        replica.index("u10", shard="t")
+        replica.over("u11", "u10", query=False)
+        source = SourceImport("u1000", "t", SAMPLE_SCHEMA)
+        view = Export("u12", "materialized-view", "u1000", SAMPLE_SCHEMA, shard="n")
+        header = DataflowHeader("v", 0, None, (source,), (), (view,))
+        replica.send(CreateDataflow(0, header, encode_body(DataflowBody(()))), Schedule(0, "u12"))
+        replica.send(AllowWrites(0, "u12"))
+        for id in ("u10", "u11", "u12"):
+            replica.peek(id, id, 0)
+        replica.settle()
+        said = {s.id: s for s in replica.responses if isinstance(s, Status)}
+        for id in ("u10", "u11", "u12"):
+            assert (said[id].status, said[id].code) == ("errored", "format-mismatch"), said[id]
+            assert replica.reported(id) == [None, None, None]
+            assert replica.error(id).code == "format-mismatch"
+        replica.write([(4, "delta")], 1)
+        replica.settle()
+        replica.peek("index", "u8", 1)
+        replica.peek("late", "u10", 0)
+        replica.settle()
+        assert replica.rows("index") == [*ABC, (4, "delta")]
+        assert replica.error("late").code == "format-mismatch"
+        for id in ("u12", "u11", "u10", "u5", "u8"):
+            replica.drop(id)
+        replica.settle()
+        assert replica.reported("u10") == replica.reported("u12") == [(), (), ()]
+        assert not replica.names()
+        assert [loop.core.statistics().collections for loop in replica.loops] == [0] * (workers + 1)
+
+
+@MODES
+def test_a_view_whose_shard_was_compacted_beyond_it_is_errored_and_its_replica_goes_on(
+    views: Callable[[int], Views], workers: int, tmp_path: Path
+) -> None:
+    with views(workers) as replica:
+        with _locked(tmp_path, "m", "IMMEDIATE"):
+            replica.write([(4, "delta")], 1)
+            replica.settle()
+        stranger = replica.store.shard("m")
+        nothing = updates_from_rows(SAMPLE_SCHEMA, [], 1, 1)
+        stranger.append(nothing, Frontier.at(1), Frontier.at(9))
+        stranger.advance_since(Frontier.at(7))
+        _later(replica)
+        said = [s for s in replica.responses if isinstance(s, Status) and s.id == "u5"]
+        assert (said[-1].status, said[-1].code) == ("errored", "below-since")
+        replica.peek("index", "u8", 1)
+        replica.settle()
+        assert replica.rows("index") == [*ABC, (4, "delta")]
+        replica.drop("u5")
+        replica.settle()
+        assert replica.reported("u5") == [(), (), ()]
+
+
+@MODES
+def test_notices_that_are_lost_are_made_anew_and_nothing_is_missed(
+    views: Callable[[int], Views],
+    workers: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with views(workers) as replica:
+        tail = replica.loops[0].dataflows.tail
+        assert tail is not None
+        with monkeypatch.context() as lost:
+            lost.setattr(DirectoryNotices, "drain", _unreachable)
+            lost.setattr(DirectoryNotices, "watch", _unreachable)
+            replica.write([(4, "delta")], 1)
+            replica.settle()
+            _later(replica)
+            replica.peek("index", "u8", 0)
+            replica.settle()
+            assert replica.rows("index") == ABC
+            said = [s for s in replica.responses if isinstance(s, Status) and s.id == "u8"]
+            assert (said[-1].status, said[-1].code) == ("stalled", "limit")
+            assert "server closed the connection" in said[-1].message
+            assert replica.loops[0].timeout_ms() not in (None, 0)
+        _later(replica)
+        replica.write([(5, "echo")], 2)
+        replica.settle()
+        replica.peek("after", "u8", 2)
+        replica.settle()
+        assert len(replica.rows("after")) == 5
+        said = [s for s in replica.responses if isinstance(s, Status) and s.id == "u8"]
+        assert said[-1].status == "hydrated"
+        assert replica.loops[0].dataflows.retry_in_s is None
+        assert replica.upper() == Frontier.at(3)
+    assert capfd.readouterr().err.count('"event":"ShardOutOfReach","shard":"s","name":"news"') == 1
+
+
+def _unreachable(*args: Any) -> Any:
+    raise ConnectionError("PostgreSQL: server closed the connection unexpectedly")
 
 
 @MODES

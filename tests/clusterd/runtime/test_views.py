@@ -19,7 +19,7 @@ from controller_proto.command import (
     InitializationComplete,
     Schedule,
 )
-from controller_proto.dataflow import Export
+from controller_proto.dataflow import DataflowBody, DataflowHeader, Export, SourceImport
 from controller_proto.parse_dataflow import parse_dataflow, resolve
 from controller_proto.response import Frontiers, Refused
 from controller_proto.schema import Column, ColumnType, Schema
@@ -520,3 +520,32 @@ def test_a_view_over_an_index_with_an_until_is_refreshed_a_last_time_and_ends(
         replica.settle()
         assert replica.rows("end") == [*ABC[1:], (11, "x")]
         assert len(replica.stored()) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_controller_that_comes_back_names_a_view_and_in_one_go_what_reads_its_shard(
+    views: Callable[[int], Views], workers: int
+) -> None:
+    with views(workers) as replica:
+        replica.write(ABC, 0)
+        replica.connect(complete=False)
+        replica.create(*ALL, *VIEW)
+        replica.index("u7", shard="m")
+        replica.index("u8", shard="n")  # which nobody makes
+        query = Export("t1", "index", "u1000", SAMPLE, (0,))
+        header = DataflowHeader("q", 0, 1, (SourceImport("u1000", "m", SAMPLE),), (), (query,))
+        replica.send(
+            CreateDataflow(0, header, encode_body(DataflowBody(()))), Schedule(0, "t1"), AllowWrites(0, "u5")
+        )
+        replica.settle()
+        assert replica.refusals() == ["unknown-shard", "unknown-id"]
+        replica.send(InitializationComplete(0))
+        replica.peek("index", "u7", 0)
+        replica.peek("query", "t1", 0)
+        replica.settle()
+        for loop in replica.loops:
+            loop.dataflows._retries._waits = dict.fromkeys(loop.dataflows._retries._waits, (0.0, 0.1))
+        replica.settle()
+        assert replica.rows("index") == ABC
+        assert replica.rows("query") == ABC

@@ -102,7 +102,7 @@ class FakePorts:
     def __init__(self, shards: Mapping[str, Shard]) -> None:
         self._shards = shards
 
-    def plan(self, create: CreateDataflow, indexes: Mapping[str, Export]) -> Any:
+    def plan(self, create: CreateDataflow, indexes: Mapping[str, Export], view_in: object) -> Any:
         for source in create.header.source_imports:
             if source.shard not in self._shards:
                 raise Refusal("unknown-shard", source.shard)
