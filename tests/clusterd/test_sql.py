@@ -29,6 +29,7 @@ from clusterd.introspection import relations
 from clusterd.storage.store import Store
 from shm_arrangements import instance
 from shm_arrangements.arena import SegmentAllocator
+from shm_arrangements.attach import Attached
 from shm_arrangements.errors import (
     AmbiguousName,
     DataError,
@@ -48,6 +49,7 @@ from shm_arrangements.result import Result
 from shm_arrangements.schema import ArrangementSchema
 from shm_arrangements.types import ColumnSpec, ColumnType, ListType, RecordType
 from shm_arrangements.updates import Updates
+from tests.shm_arrangements.killed_reader import killed_in
 
 TEXT = ColumnType.TEXT
 COLUMNS = (ColumnSpec("name", TEXT, False), ColumnSpec("kilos", ColumnType.INT64, True))
@@ -469,3 +471,22 @@ def test_results_are_written_so_that_they_can_be_read_again(held: Instance, tmp_
 def test_dicts_want_names_that_differ() -> None:
     with pytest.raises(AmbiguousName, match="name them apart"):
         run_sql("SELECT 1 AS a, 2 AS a", None).dicts()
+
+
+@pytest.mark.slow
+def test_bug12_a_reader_killed_in_the_midst_of_a_query_holds_nothing() -> None:
+    made: list[SqlSession] = []  # by the child: a database does not outlive a fork
+
+    def query(read: Attached) -> None:
+        if not made:
+            made.append(SqlSession(read.instance))
+        assert len(made[0].run("SELECT name, count(*) FROM u1 GROUP BY name")) == 4_000
+
+    with Instance.create() as held:
+        index = _index(held, "u1")
+        for t in range(2):
+            rows = [((f"name {key}", key), t, 1) for key in range(4_000)]
+            index.insert(_rows(*rows), NO_ERRS, Frontier.at(t + 1))
+        for after in (1, 3):
+            killed_in(query, held.token, after)
+        index.close()
