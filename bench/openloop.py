@@ -20,7 +20,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +179,9 @@ class OpenLoop:
         seconds: float,
         file: Path,
         at: int | None = None,
+        cores: Sequence[int] = (),
     ) -> None:
+        """cores: where the process runs; none leaves it to the kernel."""
         self._seconds = seconds
         self._rate = rate
         # Element 0 is when the first peek is due, 0 until then; the latencies follow.
@@ -188,6 +190,7 @@ class OpenLoop:
         job = {
             "address": address, "collection": collection, "keys": keys,
             "rate": rate, "seconds": seconds, "at": at, "file": str(file),
+            "cores": list(cores),
         }  # fmt: skip
         self._process = subprocess.Popen(
             [sys.executable, "-m", "bench.openloop", json.dumps(job)], stdout=subprocess.PIPE
@@ -226,8 +229,12 @@ class OpenLoop:
 def main() -> None:
     """The process of `OpenLoop`."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("job", help="JSON: address, collection, keys, rate, seconds, at, file (of OpenLoop)")
+    parser.add_argument(
+        "job", help="JSON: address, collection, keys, rate, seconds, at, file, cores (of OpenLoop)"
+    )
     job = json.loads(parser.parse_args().job)
+    if job["cores"]:
+        os.sched_setaffinity(0, job["cores"])
     shared = np.memmap(job["file"], np.float64, "r+")
 
     def on_start(start: float) -> None:

@@ -9,6 +9,7 @@ Does not: anything else.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -71,6 +72,17 @@ def _module(ctx: click.Context, param: click.Parameter, value: str) -> str:
     return str(Path(value).absolute()) if value.endswith(".py") else value
 
 
+def _cores(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
+    if not value:
+        return ()
+    from clusterd.cores import parse_cores
+
+    try:
+        return parse_cores(value, frozenset(os.sched_getaffinity(0)))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 def _http(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, int] | None:
     if value is None:
         return None
@@ -89,6 +101,11 @@ def _http(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 @click.option(
     "--interactive-workers", default=0, show_default=True, type=click.IntRange(0, 64), metavar="M",
     help="Processes that answer reads beside maintenance; 0: one process does both (solo).",
+)  # fmt: skip
+@click.option(
+    "--read-cores", default="", metavar="LIST", callback=_cores,
+    help="Keep these cores, such as 1 or 2,3 or 4-7, for the processes that serve reads, and maintenance off"
+    " them; without it the kernel places all.",
 )  # fmt: skip
 @click.option(
     "--data-dir", default=_DEFAULT_DATA_DIR, show_default=True, type=click.Path(file_okay=False),
@@ -110,6 +127,7 @@ def _http(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 def serve(
     socket_path: Path,
     interactive_workers: int,
+    read_cores: tuple[int, ...],
     data_dir: str,
     functions: str,
     introspection: bool,
@@ -127,6 +145,7 @@ def serve(
       clusterd serve --data-dir data
       clusterd serve --data-dir data --http 127.0.0.1:6875
       clusterd serve --listen unix:/tmp/clusterd.sock --interactive-workers 1 --functions mine.py
+      clusterd serve --data-dir data --interactive-workers 1 --read-cores 1
 
     \b
     Exit status:
@@ -145,6 +164,8 @@ def serve(
         location = absolute_location(data_dir)
     except Refusal as refusal:
         raise click.BadParameter(f"{refusal.message}; {refusal.hint}", param_hint="--data-dir") from refusal
+    if read_cores and not interactive_workers:
+        raise click.UsageError("--read-cores are for the workers of --interactive-workers: there are none")
     if http is not None and not introspection:
         raise click.UsageError("--http shows what --introspection finds out: give neither or both")
     options = ServeOptions(
@@ -153,7 +174,7 @@ def serve(
         introspection=introspection,
         http=http,
         data_dir=location,
-        config=Config(functions=functions, test_hooks=test_hooks),
+        config=Config(functions=functions, read_cores=read_cores, test_hooks=test_hooks),
     )
     sys.exit(run(options))
 

@@ -65,6 +65,7 @@ class Config(msgspec.Struct, frozen=True):
     supervisor: SupervisorConfig = SupervisorConfig()
     worker: WorkerConfig = WorkerConfig()
     functions: str = ""  # the module of the user's functions: PATH.py, or a name; none if empty
+    read_cores: tuple[int, ...] = ()  # kept for what serves reads (cores.py); none: the kernel places all
     validate: bool = False
     test_hooks: bool = False
 

@@ -131,6 +131,7 @@ def launch(
     data_dir: Path | str | None = None,
     *,
     interactive_workers: int = 1,
+    read_cores: str = "",
     functions: Path | str = "",
     introspection: bool = True,
     http: str | None = None,
@@ -142,7 +143,8 @@ def launch(
     """Start `clusterd serve` and wait until it is ready.
 
     data_dir: of the shards; None is a fresh one, which ends with the replica. interactive_workers: how
-    many, if `config` has `enable_two_runtime_compute` on; else the replica is Solo. functions: the module
+    many, if `config` has `enable_two_runtime_compute` on; else the replica is Solo. read_cores: those kept
+    for what serves reads then (cores.py). functions: the module
     of the user's functions, `PATH.py` or a name (clusterd/functions.py). introspection: whether a process
     shows what the others do. http: `HOST:PORT` for the console. listen: `unix:PATH`; a fresh path if None. detach: in a session of its own, so
     that a ^C meant for us does not reach it. deadline_s: for READY; a first start compiles kernels. Raises:
@@ -156,6 +158,8 @@ def launch(
     command = [sys.executable, "-m", "clusterd", "serve", "--listen", address, "--data-dir", str(shards)]
     if settings["enable_two_runtime_compute"]:
         command += ["--interactive-workers", str(interactive_workers)]
+        if read_cores:
+            command += ["--read-cores", read_cores]
     if functions:
         command += ["--functions", str(functions)]
     if not introspection:

@@ -29,6 +29,7 @@ import setproctitle
 
 from clusterd import exit_codes
 from clusterd.config import Config
+from clusterd.cores import plan_cores
 
 __all__ = [
     "ComputeRuntimeRole",
@@ -155,6 +156,14 @@ def yield_to_readers() -> None:
         return  # a sandbox may forbid it; only latency under load is worse then
 
 
+def take_cores(spec: Any) -> None:
+    """Run where processes of this kind may: see cores.py."""
+    kept = spec.config.read_cores if isinstance(spec, WorkerSpec | MuxSpec) else ()
+    if kept:
+        reads = isinstance(spec, MuxSpec) or spec.role is ComputeRuntimeRole.INTERACTIVE
+        os.sched_setaffinity(0, plan_cores(kept, frozenset(os.sched_getaffinity(0)), reads=reads))
+
+
 def exit_code_of(error: BaseException) -> int:
     """Return the exit code a process that died of `error` ends with."""
     own = getattr(error, "exit_code", None)
@@ -183,6 +192,7 @@ def run_child(title: str, entry: str, spec: Any) -> None:
     faulthandler.enable()
     # Who launched us reads stdout up to READY alone: what a function of the user prints would fill the pipe.
     os.dup2(2, 1)
+    take_cores(spec)
     if isinstance(spec, WorkerSpec) and spec.role is ComputeRuntimeRole.MAINTENANCE:
         yield_to_readers()
     try:

@@ -96,7 +96,7 @@ LAYERS = {
         ["attach", "inspection", "writer"], ["index_writer"], ["testing"], ["cli"],
     ],
     "clusterd": [
-        ["errors", "events", "config", "exit_codes", "functions", "internal"],
+        ["errors", "events", "config", "cores", "exit_codes", "functions", "internal"],
         ["introspection.sample", "introspection.durations", "introspection.page"],
         ["introspection.samples", "introspection.progress"], ["introspection.relation"],
         ["introspection.keeper", "introspection.rows_"], ["introspection.relations"],

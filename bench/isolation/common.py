@@ -69,12 +69,16 @@ class Bench:
 
 
 @contextmanager
-def replica(mode: str, *, interactive_workers: int = 1) -> Iterator[tuple[Replica, Client]]:
+def replica(
+    mode: str, *, interactive_workers: int = 1, read_cores: str = ""
+) -> Iterator[tuple[Replica, Client]]:
     """A fresh one, and its controller."""
     config = {"enable_two_runtime_compute": mode == "two-runtime"}
     with (
         tempfile.TemporaryDirectory() as directory,
-        launch(config, Path(directory) / "data", interactive_workers=interactive_workers) as started,
+        launch(
+            config, Path(directory) / "data", interactive_workers=interactive_workers, read_cores=read_cores
+        ) as started,
         Client.connect(started) as client,
     ):
         yield started, client
@@ -133,3 +137,14 @@ def placed(*processes: tuple[int, int]) -> Iterator[None]:
     finally:
         for pid, cores in before:
             os.sched_setaffinity(pid, cores)
+
+
+@contextmanager
+def held_to(cores: Sequence[int]) -> Iterator[None]:
+    """Hold this process to these cores meanwhile; none leaves it where it may be."""
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, cores or before)
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
