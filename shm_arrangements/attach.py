@@ -96,7 +96,8 @@ class Attached:
     """An index of another process. Close it, or let it go; views and arrays taken from it stay."""
 
     __slots__ = (
-        "__weakref__", "_errs", "_newest", "_oks", "_probe", "_reader", "id", "incarnation", "instance",
+        "__weakref__", "_errs", "_newest", "_oks", "_place", "_probe", "_reader", "id", "incarnation",
+        "instance",
     )  # fmt: skip
 
     def __init__(self, name: PageName, probe: LivenessProbe) -> None:

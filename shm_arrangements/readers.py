@@ -33,16 +33,32 @@ from typing import Any, Final
 from shm_arrangements.directory import list_names, open_name
 from shm_arrangements.errors import FormatMismatch, RegistryFull
 from shm_arrangements.instance import take_lock
-from shm_arrangements.names import SHM_DIRECTORY, instance_prefix
+from shm_arrangements.names import SHM_DIRECTORY, collection_text, instance_prefix
 
-READER_VERSION: Final = 1
+READER_VERSION: Final = 2
 
 _MAGIC: Final = b"CLSTRRDR"
 _HEAD: Final = struct.Struct("<8sIIQ12s4xQ")  # magic, version, pid, its start, token, made at (s since 1970)
 _COUNTS_AT: Final = 64
 _COUNTS: Final = struct.Struct("<QQQQ")  # views, pinned bytes, time of the oldest view, since when it is held
-_ROW_BYTES: Final = mmap.PAGESIZE
+_ROW_BYTES: Final = 4096
+_PINS_AT: Final = 128
+_PIN: Final = struct.Struct("<QQQQ")  # id, incarnation, views, bytes of the newest; no views: nothing
+_MOST_PINS: Final = (_ROW_BYTES - _PINS_AT) // _PIN.size
 _ATTACHMENT, _VIEW, _MAPPING = range(3)
+
+
+Place = tuple[int, int]  # an index: id as u64, and incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """An index of which a reader holds views. nbytes: what the one that it took last has mapped."""
+
+    id: str
+    incarnation: int
+    views: int
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +67,8 @@ class ReaderInfo:
 
     started: clock ticks since boot, so that a pid used again is told apart. snapshots: views it holds.
     pinned_bytes: memory it has mapped, live or superseded; an arena counts whole. oldest_time: the time that
-    the view it has held longest is of; oldest_age_s: for how long. None without a view.
+    the view it has held longest is of; oldest_age_s: for how long. None without a view. pins: by index, of
+    the first 124 that it holds.
     """
 
     pid: int
@@ -60,24 +77,29 @@ class ReaderInfo:
     pinned_bytes: int
     oldest_time: int | None
     oldest_age_s: float | None
+    pins: tuple[Pin, ...] = ()
 
 
 class _Held(weakref.ref[Any]):
-    """Something that is held, until its end is noticed. value: of a view its time, of a mapping its bytes."""
+    """Something that is held, until its end is noticed. value: of a view its time, of a mapping its bytes.
+    place, nbytes: of a view, what it is of, and how much of that it has mapped.
+    """
 
-    __slots__ = ("key", "kind", "since_ns", "value")
+    __slots__ = ("key", "kind", "nbytes", "place", "since_ns", "value")
     key: int
     kind: int
     value: int
     since_ns: int
+    place: Place
+    nbytes: int
 
 
 class Reader:
     """This process as a reader of one instance."""
 
     __slots__ = (
-        "_attachments", "_events", "_fd", "_lock", "_mappings", "_may_make", "_path", "_pinned", "_row",
-        "_views", "_words", "token",
+        "_attachments", "_events", "_fd", "_lock", "_mappings", "_may_make", "_path", "_pinned", "_pins",
+        "_row", "_slots", "_views", "_words", "token",
     )  # fmt: skip
 
     def __init__(self, token: str) -> None:
@@ -88,22 +110,25 @@ class Reader:
         self._views: dict[int, _Held] = {}  # the oldest first
         self._mappings: dict[int, _Held] = {}
         self._pinned = 0
+        self._pins: dict[Place, list[int]] = {}  # slot, views, bytes
+        self._slots: list[Place | None] = []  # of the row
         self._may_make = True
         self._path = ""
         self._fd = -1
         self._row: mmap.mmap | None = None
         self._words: memoryview | None = None
 
-    def took(self, view: object, time: int) -> None:
-        """`view`, weakly referable, holds memory of `time` from here on. Cost: about 1 us."""
-        self._note(_VIEW, view, time)
+    def took(self, view: object, time: int, place: Place, nbytes: int) -> None:
+        """`view`, weakly referable, holds `nbytes` of `place` at `time` from here on. Cost: about 1 us."""
+        self._note(_VIEW, view, time, place, nbytes)
 
     def leave(self, attachment: object) -> None:
         """The attachment is closed; what it handed out may live on."""
         self._apply(id(attachment), None)
 
-    def _note(self, kind: int, what: object, value: int) -> None:
+    def _note(self, kind: int, what: object, value: int, place: Place = (0, 0), nbytes: int = 0) -> None:
         held = _Held(what, self._ended)
+        held.place, held.nbytes = place, nbytes
         held.key, held.kind, held.value, held.since_ns = id(what), kind, value, time.monotonic_ns()
         self._apply(held.key, held)
 
@@ -132,15 +157,44 @@ class Reader:
                 self._pinned += held.value
         elif held.kind == _VIEW:
             self._views[key] = held
+            self._pin(held)
         else:
             self._attachments[key] = held
             self._may_make = True
 
     def _forget(self, key: int) -> None:
-        if self._views.pop(key, None) is None and self._attachments.pop(key, None) is None:
+        view = self._views.pop(key, None)
+        if view is not None:
+            self._unpin(view.place)
+        elif self._attachments.pop(key, None) is None:
             mapping = self._mappings.pop(key, None)
             if mapping is not None:
                 self._pinned -= mapping.value
+
+    def _pin(self, held: _Held) -> None:
+        pin = self._pins.get(held.place)
+        if pin is None:
+            free = self._slots.index(None) if None in self._slots else len(self._slots)
+            self._slots[free : free + 1] = [held.place]
+            pin = self._pins[held.place] = [free, 0, 0]
+        pin[1] += 1
+        pin[2] = held.nbytes
+        self._show_pin(held.place, pin)
+
+    def _unpin(self, place: Place) -> None:
+        pin = self._pins[place]
+        pin[1] -= 1
+        self._show_pin(place, pin)
+        if not pin[1]:
+            del self._pins[place]
+            self._slots[pin[0]] = None
+
+    def _show_pin(self, place: Place, pin: list[int]) -> None:
+        slot, views, nbytes = pin
+        if self._words is not None and slot < _MOST_PINS:
+            at = (_PINS_AT - _COUNTS_AT + slot * _PIN.size) // 8
+            for word, value in enumerate((*place, views, nbytes), at):
+                self._words[word] = value
 
     def _show(self) -> None:
         if not (self._attachments or self._views or self._mappings):
@@ -168,7 +222,9 @@ class Reader:
             list_readers(self.token)  # removes what readers before us left
             self._path, self._fd = _create(self.token)
             self._row = mmap.mmap(self._fd, _ROW_BYTES)
-            self._words = memoryview(self._row)[_COUNTS_AT : _COUNTS_AT + _COUNTS.size].cast("Q")
+            self._words = memoryview(self._row)[_COUNTS_AT:].cast("Q")
+            for place, pin in self._pins.items():
+                self._show_pin(place, pin)
         if self._words is None:
             self._remove()
 
@@ -250,7 +306,7 @@ def _look(name: str) -> ReaderInfo | None:
             if os.fstat(fd).st_nlink > 0:  # else another was faster, and the name may be a new reader's
                 os.unlink(f"{SHM_DIRECTORY}/{name}")
             return None
-        return _decode(os.pread(fd, _COUNTS_AT + _COUNTS.size, 0))
+        return _decode(os.pread(fd, _ROW_BYTES, 0))
     finally:
         os.close(fd)
 
@@ -265,7 +321,14 @@ def _decode(image: bytes) -> ReaderInfo:
     if not views:
         return ReaderInfo(pid, started, 0, pinned_bytes, None, None)
     age_s = max(0.0, (time.monotonic_ns() - since_ns) / 1e9)
-    return ReaderInfo(pid, started, views, pinned_bytes, at, age_s)
+    return ReaderInfo(pid, started, views, pinned_bytes, at, age_s, _pins(image))
+
+
+def _pins(image: bytes) -> tuple[Pin, ...]:
+    """What views are held of; a row that is being written may be between two states."""
+    slots = _PIN.iter_unpack(image[_PINS_AT : _PINS_AT + (len(image) - _PINS_AT) // _PIN.size * _PIN.size])
+    found = (Pin(collection_text(id), incarnation, n, nbytes) for id, incarnation, n, nbytes in slots if n)
+    return tuple(sorted(found, key=lambda pin: (pin.id, pin.incarnation)))
 
 
 def _create(token: str) -> tuple[str, int]:

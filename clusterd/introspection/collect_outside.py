@@ -72,6 +72,7 @@ class Lookout:
                     reader.pinned_bytes,
                     reader.oldest_time,
                     None if age_s is None else now_ms - int(age_s * 1000),
+                    tuple((pin.id, pin.incarnation, pin.nbytes) for pin in reader.pins),
                 )
 
     def _look_at_errors(self, samples: Samples) -> Iterable[ErrorFigures]:

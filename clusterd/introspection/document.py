@@ -46,13 +46,14 @@ A client has them as `session.relation("hydration")`, to peek and to subscribe t
 
 Which input holds a frontier back, and which holds that one back:
 
-    WITH RECURSIVE back AS (
-      SELECT e.id AS stuck, i.id AS by, i.upper FROM exports e JOIN import_frontiers i USING (worker, dataflow)
-      WHERE e.id = 'u4' AND i.holds_back
+    WITH RECURSIVE edges AS (
+      SELECT e.id, i.id AS input, i.upper, i.holds_back
+      FROM exports e JOIN import_frontiers i USING (worker, dataflow)),
+    back AS (
+      SELECT * FROM edges WHERE id = 'u4' AND holds_back
       UNION ALL
-      SELECT e.id, i.id, i.upper FROM back b JOIN exports e ON e.id = b.by
-      JOIN import_frontiers i USING (worker, dataflow) WHERE i.holds_back)
-    SELECT * FROM back
+      SELECT e.* FROM back b JOIN edges e ON e.id = b.input WHERE e.holds_back)
+    SELECT id, input, upper FROM back
 
 Who pins the memory of an index that was dropped:
 

@@ -21,6 +21,7 @@ import pytest
 from shm_arrangements import readers
 from shm_arrangements.arena import SegmentAllocator
 from shm_arrangements.attach import attach
+from shm_arrangements.discover import list_publications
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.index_writer import IndexWriter
 from shm_arrangements.instance import Instance
@@ -143,7 +144,7 @@ def test_a_snapshot_costs_little_to_count() -> None:
         views = [View() for _ in range(1000)]
         begun = time.perf_counter()
         for view in views:
-            reader.took(view, 1)
+            reader.took(view, 1, (1, 1), 100)
         best = min(best, (time.perf_counter() - begun) / 1000)
         del view
         views.clear()
@@ -330,11 +331,14 @@ def test_a_row_has_the_documented_bytes(held: Instance) -> None:
         image = Path(f"/dev/shm/{name}").read_bytes()
         assert Path(f"/dev/shm/{name}").stat().st_mode & 0o777 == 0o600
         magic, version, pid, started, token = struct.unpack_from("<8sIIQ12s", image)
-        assert (magic, version, pid, token.decode()) == (b"CLSTRRDR", 1, os.getpid(), held.token)
+        assert (magic, version, pid, token.decode()) == (b"CLSTRRDR", 2, os.getpid(), held.token)
         assert started == _only(held.token).started > 0
         views, pinned, at, since_ns = struct.unpack_from("<4Q", image, 64)
         assert (views, at, pinned) == (1, view.at, _only(held.token).pinned_bytes)
         assert 0 < since_ns <= time.monotonic_ns()
+        (pin,) = _only(held.token).pins
+        words = collection_id("u1"), pin.incarnation, pin.views, pin.nbytes
+        assert struct.unpack_from("<8Q", image, 128) == (*words, 0, 0, 0, 0)
     index.close()
 
 
@@ -397,3 +401,27 @@ def test_a_signal_that_kills_the_lister_leaves_the_rows_of_others(held: Instance
         assert done.returncode == -signal.SIGKILL
         assert len(_rows(held.token)) == 1
     index.close()
+
+
+def test_a_reader_says_of_which_indexes_it_holds_memory(held: Instance) -> None:
+    one, two = _index(held), IndexWriter(SegmentAllocator(held.token, 1), collection_id("u2"), 3, SCHEMA, 0)
+    two.insert(_updates(0, 10), NO_ERRS, Frontier.at(1))
+    with attach("u1", held.token) as first, attach("u2", held.token) as second:
+        views = [first.snapshot(), first.snapshot(0), second.snapshot()]
+        (row,) = list_readers(held.token)
+        sizes = {info.id: info.nbytes for info in list_publications(held.token)}
+        assert [(pin.id, pin.incarnation, pin.nbytes) for pin in row.pins] == [
+            ("u1", 1, sizes["u1"]), ("u2", 3, sizes["u2"]),
+        ]  # fmt: skip
+        assert [pin.views for pin in row.pins] == [len({id(view) for view in views[:2]}), 1]
+        one.close()
+        first._newest = None
+        del views[:2]
+        gc.collect()
+        (row,) = list_readers(held.token)
+        assert [pin.id for pin in row.pins] == ["u2"]
+        again = second.snapshot(0)
+        (row,) = list_readers(held.token)
+        assert [(pin.id, pin.views) for pin in row.pins] == [("u2", len({id(again), id(views[0])}))]
+        del again, views
+    two.close()
