@@ -14,13 +14,14 @@ export function fill(table, columns, rows, keyOf, empty) {
     table.createTBody();
   }
   const body = table.tBodies[0];
+  const focused = body.contains(document.activeElement) ? document.activeElement : null;
   const there = new Map([...body.rows].map((row) => [row.dataset.key, row]));
-  const used = new Set();
+  const keys = new Set(rows.map(keyOf));
+  for (const line of [...body.rows]) if (!keys.has(line.dataset.key)) line.remove();
   let before = null;
   for (const row of rows) {
     const key = keyOf(row);
     let line = there.get(key);
-    there.delete(key);
     if (!line) {
       line = document.createElement("tr");
       line.dataset.key = key;
@@ -29,13 +30,12 @@ export function fill(table, columns, rows, keyOf, empty) {
         if (column.number) cell.className = "number";
       }
     }
-    used.add(line);
     const next = before ? before.nextSibling : body.firstChild;
     if (line !== next) body.insertBefore(line, next);
     before = line;
     columns.forEach((column, i) => write(line.cells[i], column.cell(row, line.cells[i])));
   }
-  for (const line of [...body.rows]) if (!used.has(line)) line.remove();
+  if (focused && body.contains(focused)) focused.focus({ preventScroll: true }); // a row that moved lost it
   if (!rows.length) {
     const line = body.insertRow();
     line.dataset.key = "";
