@@ -2,7 +2,9 @@
 
 A sample is made several times a second by a process that has better to do. So what did not move is not looked
 at: a dataflow whose graph did no piece of work since, and whose frontiers stand where they stood, is the
-bytes it was; an index likewise.
+bytes it was; an index likewise. And of what moved no more is looked at than a moment allows: the dataflow
+that is at work, then others in turn. Who was not looked at is told as it was, and has its turn in the next
+sample, which is due as long as `has_more`.
 
 Does not: decide when (progress.py), keep what its parts do not (but for when a frontier was seen to move).
 """
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -50,6 +52,7 @@ from shm_arrangements.names import HALVES
 
 __all__ = ["MOST_PEEKS", "Collector", "Worker"]
 
+_MOMENT_S: Final = 0.001  # that collecting may take, of a process that has others waiting
 MOST_PEEKS: Final = 200  # told one by one; of more the oldest, and how many there are
 _WORST: Final = ("hydrated", "hydrating", "scheduled", "created", "stalled", "errored")
 _encode = msgspec.msgpack.Encoder().encode
@@ -88,7 +91,7 @@ class _Seen:
 
 
 class Collector:
-    """process: `maintenance/0`."""
+    """process: `maintenance/0`. has_more: the last sample left out what has moved."""
 
     def __init__(self, process: str, role: str) -> None:
         self._process = process
@@ -96,18 +99,23 @@ class Collector:
         self._pid = os.getpid()
         self._dataflows: dict[int, _Seen] = {}
         self._indexes: dict[Key, tuple[object, tuple[IndexFigures, ...]]] = {}
+        self._turn = 0  # the dataflow that is the first to have its turn
+        self.has_more = False
 
     def collect(self, worker: Worker) -> bytes:
         """An encoded WorkerSample."""
         now_ms = time.time_ns() // 1_000_000
         self._offset_s = time.time() - time.perf_counter()  # of the graphs' clock to the time of day
+        self._until_s = time.perf_counter() + _MOMENT_S
+        self.has_more = False
         graphs = {build.number: (build, graph) for build, graph in worker.dataflows.graphs()}
         shapes: list[msgspec.Raw] = []
         figures: list[msgspec.Raw] = []
-        for number, dataflow in worker.core.state.dataflows.items():
-            seen = self._dataflow(worker, dataflow, graphs.get(number), now_ms)
-            shapes.append(seen.shape)
-            figures.append(seen.figures)
+        for dataflow in self._in_turn(worker, graphs):
+            seen = self._dataflow(worker, dataflow, graphs.get(dataflow.number), now_ms)
+            if seen is not None:
+                shapes.append(seen.shape)
+                figures.append(seen.figures)
         for gone in self._dataflows.keys() - worker.core.state.dataflows.keys():
             del self._dataflows[gone]
         meter = worker.meter
@@ -133,12 +141,31 @@ class Collector:
 
     # -- dataflows
 
+    def _in_turn(self, worker: Worker, graphs: Mapping[int, tuple[Build, Graph]]) -> Iterator[Dataflow]:
+        """What is at work, then the others from `_turn` on."""
+        all_ = worker.core.state.dataflows
+        at_work = [number for number, (_, graph) in graphs.items() if graph.working is not None]
+        later = [number for number in all_ if number >= self._turn]
+        order = dict.fromkeys((*at_work, *later, *all_))
+        return (all_[number] for number in order if number in all_)
+
+    def _has_time(self, dataflow: Dataflow) -> bool:
+        """Whether there is time to look at it; the first that has to wait has its turn first."""
+        if self.has_more or time.perf_counter() >= self._until_s:
+            if not self.has_more:
+                self.has_more, self._turn = True, dataflow.number
+            return False
+        return True
+
     def _dataflow(
         self, worker: Worker, dataflow: Dataflow, built: tuple[Build, Graph] | None, now_ms: int
-    ) -> _Seen:
+    ) -> _Seen | None:
+        """None if there was no time to look at a new one."""
         seen = self._dataflows.get(dataflow.number)
         graph = None if built is None else built[1]
         if seen is None or (seen.stamp is not None and seen.stamp[0] is not graph):  # type: ignore[index]
+            if not self._has_time(dataflow):
+                return seen
             created_ms = now_ms if graph is None else self._ms(graph.history.created_s)
             seen = _Seen(_encoded(_shape(dataflow, built)), created_ms, 0, dataflow.upper)
             self._dataflows[dataflow.number] = seen
@@ -147,7 +174,7 @@ class Collector:
         worked = (0, 0) if history is None else (history.pieces, history.rounds)
         state = _state(worker.core, dataflow)
         stamp = (graph, worked, dataflow.upper, dataflow.running, len(dataflow.waiting), imports, state)
-        if stamp == seen.stamp:
+        if stamp == seen.stamp or (seen.stamp is not None and not self._has_time(dataflow)):
             return seen
         if dataflow.upper != seen.upper:
             seen.upper, seen.moved_ms = dataflow.upper, now_ms
@@ -216,8 +243,9 @@ class Collector:
         for key, index, original in worker.owned.shown():
             stamp = index, index.generation, index.since, index.upper, original
             held = known.get(key)
-            if held is None or held[0] != stamp:
+            if held is None or (held[0] != stamp and time.perf_counter() < self._until_s + _MOMENT_S):
                 held = stamp, tuple(_halves(key, index, original))
+            self.has_more |= held[0] != stamp
             self._indexes[key] = held
             yield from held[1]
 

@@ -252,7 +252,10 @@ class WorkerLoop:
 
     def sample(self) -> bytes:
         """What this worker says of itself."""
-        return self._collector.collect(self)
+        sample = self._collector.collect(self)
+        if self._collector.has_more and self._progress is not None:
+            self._progress.note()
+        return sample
 
     def read(self) -> None:
         """Take in what the pipe has, once."""

@@ -24,6 +24,8 @@ class Looking:
         """The rows of every relation now, by the names of its columns; each as it has to be."""
         for loop in self._replica.loops:
             self.samples.take(loop.sample())
+            while loop._collector.has_more:
+                self.samples.take(loop.sample())
         outside = self._lookout.look(self.samples)
         found: dict[str, list[Named]] = {}
         for relation in RELATIONS:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from clusterd.convert import updates_from_rows
+from clusterd.introspection import collect_worker
 from clusterd.introspection.relations import IDS, RELATIONS
 from clusterd.introspection.rows_metrics import METRICS
+from clusterd.introspection.samples import Samples
 from controller_proto.codec import encode_body
 from controller_proto.command import AllowCompaction, CancelPeek, CreateDataflow, Schedule
 from controller_proto.dataflow import Build, DataflowBody, DataflowHeader, Export, IndexImport, SourceImport
@@ -313,6 +315,37 @@ def test_what_does_not_move_is_the_same_object_in_the_next_samples(tmp_path: Pat
         after = looking.samples.figures("solo/0")
         assert after[1] is before[1]
         assert after[2].upper == 2
+
+
+@pytest.mark.slow
+def test_a_sample_takes_a_moment_however_much_moved_and_the_next_ones_tell_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect_worker, "_MOMENT_S", 0.0)
+    with Shell(tmp_path, 0) as replica:
+        replica.boot()
+        replica.write(ABC, 0)
+        for number in range(1, 6):
+            index(replica, f"u{number}", "s")
+        replica.settle()
+        (loop,) = replica.loops
+        samples = Samples()
+        samples.take(loop.sample())
+        assert not samples.figures("solo/0")
+        assert loop._collector.has_more
+        monkeypatch.setattr(collect_worker, "_MOMENT_S", 1e9)
+        samples.take(loop.sample())
+        assert not loop._collector.has_more
+        assert sorted(samples.figures("solo/0")) == [1, 2, 3, 4, 5]
+        replica.write([], 1)
+        replica.settle()
+        monkeypatch.setattr(collect_worker, "_MOMENT_S", 0.0)
+        samples.take(loop.sample())
+        assert {now.upper for now in samples.figures("solo/0").values()} == {1}
+        assert loop._collector.has_more
+        monkeypatch.setattr(collect_worker, "_MOMENT_S", 1e9)
+        samples.take(loop.sample())
+        assert {now.upper for now in samples.figures("solo/0").values()} == {2}
 
 
 @pytest.mark.slow
