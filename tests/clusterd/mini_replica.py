@@ -23,7 +23,15 @@ from clusterd.operators.import_source import ImportSource
 from clusterd.render.build import ImportedIndex, build_graph
 from clusterd.render.physical import PhysicalPlan
 from clusterd.render.plan import plan_dataflow
-from controller_proto.dataflow import DataflowBody, DataflowHeader, Export, IndexImport, SourceImport
+from clusterd.runtime.frozen import FrozenIndex
+from controller_proto.dataflow import (
+    DataflowBody,
+    DataflowHeader,
+    Export,
+    IndexImport,
+    SourceImport,
+    is_one_shot,
+)
 from controller_proto.ids import id_to_u64
 from controller_proto.schema import Schema
 from shm_arrangements.arena import SegmentAllocator
@@ -106,8 +114,33 @@ class Dataflow:
         return index
 
     def alias(self, export: Export, index: str) -> None:
-        self._replica.indexes[export.id] = self._replica.indexes[index]
+        original = self._replica.indexes[index]
+        is_query = is_one_shot(self.header)
+        self._replica.indexes[export.id] = Result(original, self.header.as_of) if is_query else original
         self._replica.exports[export.id] = export
+
+
+class Result:
+    """What a query shows that re-exports an index which is sealed beyond its `as_of`."""
+
+    def __init__(self, original: Any, as_of: int) -> None:
+        frozen = FrozenIndex(original.schema, as_of)
+        frozen.fill(Frozen(original.oks.reader()), Frozen(original.errs.reader()))
+        found = frozen.cut()
+        self.schema, self.since, self.upper = original.schema, found.since, found.upper
+        self.oks, self.errs = Half(found.oks), Half(found.errs)
+
+    def close(self) -> None:
+        """Nothing of it is published."""
+
+
+class Half:
+    def __init__(self, reader: Any) -> None:
+        self.schema = reader.schema
+        self._reader = reader
+
+    def reader(self) -> Any:
+        return self._reader
 
 
 class Frozen:
@@ -129,7 +162,7 @@ class MiniReplica:
         self.allocator = SegmentAllocator(self._instance.token, 0)
         self.scheduler = Scheduler(chunk_s=chunk_s)
         self.shards: dict[str, MemoryShard] = {}
-        self.indexes: dict[str, IndexWriter] = {}
+        self.indexes: dict[str, Any] = {}  # IndexWriter, or Result
         self.exports: dict[str, Export] = {}
         self.dataflows: dict[str, Dataflow] = {}
         self._incarnations = 0
