@@ -41,6 +41,7 @@ ONLY = {
     "click": {
         "clusterd/__main__.py",
         "clusterd/driver_cli.py",
+        "clusterd/explain_cli.py",
         "clusterd/ingest/cli.py",
         "clusterd/sql_cli.py",
         "clusterd/storage/cli.py",
@@ -100,7 +101,7 @@ LAYERS = {
         ["introspection.sample", "introspection.durations", "introspection.page"],
         ["introspection.samples", "introspection.progress"], ["introspection.relation"],
         ["introspection.keeper", "introspection.rows_"], ["introspection.relations"],
-        ["introspection.exports"],
+        ["introspection.exports", "introspection.analyzed", "introspection.document"],
         ["convert", "process", "multiplexer.declared", "multiplexer.events"],
         ["multiplexer.notices", "multiplexer.placement", "multiplexer.reconcile", "multiplexer.sessions"],
         ["multiplexer.state"], ["multiplexer.peeks", "multiplexer.dataflows", "multiplexer.reports"],
@@ -113,7 +114,7 @@ LAYERS = {
         ["operators"], ["dataflow"], ["render"], ["runtime"], ["link", "introspection.collect_"],
         ["runtime.loop"], ["introspection.observer"], ["turns"], ["client_links"], ["endpoint", "listening"],
         ["console"], ["supervisor"], ["launcher", "client"], ["driver"],
-        ["driver_cli", "sql_cli", "__main__"],
+        ["driver_cli", "explain_cli", "sql_cli", "__main__"],
     ],
 }  # fmt: skip
 
