@@ -26,15 +26,14 @@ from controller_proto.ids import GlobalId, parse_id
 from controller_proto.parse_expr import parse_columns
 from controller_proto.parse_plan import plan_of, tree
 from controller_proto.plan import Plan
-from controller_proto.print_plan import print_plan
 from controller_proto.schema import Column, ColumnType, Schema, distinct_names
 from controller_proto.script import Words, split_words
-from controller_proto.tokens import Tokens, quote
+from controller_proto.tokens import Tokens
 from controller_proto.typing_rules import plan_schema
 
 __all__ = [
     "DataflowText", "ExportText", "SourceText", "parse_dataflow", "parse_frontier", "parse_key",
-    "print_dataflow", "resolve",
+    "resolve",
 ]  # fmt: skip
 
 _ID_OF_KIND = {"index": "index", "materialized-view": "sink", "subscribe": "sink", "copy-to": "sink"}
@@ -227,28 +226,3 @@ def _schema(plan: Plan, readable: Mapping[GlobalId, Schema]) -> Schema | None:
         return plan_schema(plan, readable)
     except Refusal:
         return None
-
-
-def print_dataflow(text: DataflowText) -> list[str]:
-    """The lines that parse_dataflow reads back as `text`."""
-    lines = []
-    for source in text.sources:
-        upper = str(source.upper[0]) if source.upper else "[]"
-        schema = f" schema={source.schema}" if source.schema else ""
-        lines.append(f"import source={source.id} shard={source.shard} upper={upper}{schema}")
-    lines += [f"import index={id}" for id in text.indexes]
-    for build in text.builds:
-        lines += [f"build id={build.id}", *print_plan(build.plan, 1)]
-    for export in text.exports:
-        name = _ID_OF_KIND[export.kind]
-        kind = "" if export.kind == "index" else f" kind={export.kind}"
-        has_key = export.kind == "index" or export.key
-        key = f" key=[{', '.join(map(str, export.key))}]" if has_key else ""
-        key += f" shard={export.shard}" if export.shard else ""
-        key += f" schema={export.schema}" if export.schema else ""
-        key += f" uri={quote(export.uri)}" if export.uri else ""
-        key += f" format={export.format}" if export.format else ""
-        key += "" if export.snapshot else " snapshot=false"
-        key += "" if export.up_to is None else f" up-to={export.up_to}"
-        lines.append(f"export{kind} {name}={export.id} on={export.on}{key}")
-    return lines

@@ -86,19 +86,3 @@ class TraceReader(Protocol):
 
     def batches(self) -> Sequence[Batch]:
         """The chain as it stands."""
-
-
-class Trace(TraceReader, Protocol):
-    """A trace that grows, and whose history shrinks."""
-
-    def insert(self, batch: Batch) -> None:
-        """Append a batch that abuts `upper`. Raises: InvariantViolation if it does not."""
-
-    def exert(self, fuel_updates: int) -> bool:
-        """Merge without input, at most so many updates' worth; whether more is to do."""
-
-    def set_logical_compaction(self, frontier: Frontier) -> None:
-        """Allow times before `frontier` to be rounded up to it: it becomes `since`."""
-
-    def set_physical_compaction(self, frontier: Frontier) -> None:
-        """Allow batches with uppers up to `frontier` to be merged."""

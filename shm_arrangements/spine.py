@@ -97,7 +97,7 @@ class _Link:
 
 
 class Spine:
-    """A `Trace`; see contracts.py. One thread."""
+    """A trace that grows, and whose history shrinks; a `TraceReader` (contracts.py). One thread."""
 
     def __init__(
         self,

@@ -11,9 +11,19 @@ from typing import Any, SupportsIndex
 import msgspec
 
 from controller_proto.errors import Refusal
+from controller_proto.plan import OrderBy
 from controller_proto.schema import Row, Schema
 
-__all__ = ["LAST_TIME", "plain_row", "position_of", "read_time_of", "renamed", "require_list", "time_of"]
+__all__ = [
+    "LAST_TIME",
+    "order_of",
+    "plain_row",
+    "position_of",
+    "read_time_of",
+    "renamed",
+    "require_list",
+    "time_of",
+]
 
 LAST_TIME = (1 << 64) - 1
 
@@ -71,6 +81,20 @@ def renamed(schema: Schema, names: Sequence[str] | None) -> Schema:
         raise Refusal("invalid-plan", f"{len(names)} names for {schema.arity} columns")
     pairs = zip(names, schema.columns, strict=True)
     return Schema(tuple(msgspec.structs.replace(column, name=name) for name, column in pairs))
+
+
+def order_of(schema: Schema, column: str | OrderBy) -> OrderBy:
+    """What to order by: a column from its least value on. Raises Refusal(`invalid-plan`)."""
+    if isinstance(column, OrderBy):
+        return column
+    name, _, direction = column.rpartition(" ") if isinstance(column, str) else ("", "", "")
+    names = [c.name for c in schema.columns]
+    if column not in names and name in names and direction.lower() in ("asc", "desc"):
+        down = f"OrderBy({names.index(name)}, descending=True)"
+        order = repr(name) if direction.lower() == "asc" else down
+        hint = f"write order_by=[{order}]; OrderBy is controller_proto.plan's"
+        raise Refusal("invalid-plan", f"no column {column!r}", hint)
+    return OrderBy(position_of(schema, column))
 
 
 def position_of(schema: Schema, column: str | int) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 from uuid import uuid4
 
 from clusterd.client.answer import Answer, PeekCanceled, PeekFailed
-from clusterd.client.arguments import position_of, read_time_of, require_list
+from clusterd.client.arguments import order_of, position_of, read_time_of, require_list
 from clusterd.client.core import Asked, Core
 from clusterd.client.handle import Standing
 from clusterd.client.operation import Operation, Wait
@@ -94,9 +94,7 @@ def start_peek(
     schema = of.export.schema
     finishing = command.Finishing(
         predicates=tuple(parse_expr(each) if isinstance(each, str) else each for each in where),
-        order_by=tuple(
-            each if isinstance(each, OrderBy) else OrderBy(position_of(schema, each)) for each in order_by
-        ),
+        order_by=tuple(order_of(schema, each) for each in order_by),
         limit=limit,
         offset=offset,
         projection=None if select is None else tuple(position_of(schema, name) for name in select),

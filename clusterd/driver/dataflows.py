@@ -42,8 +42,6 @@ def define_index(run: Run, words: Words, body: Sequence[str]) -> list[str]:
 
 
 def create_dataflow(run: Run, words: Words, body: Sequence[str]) -> list[str]:
-    if words.flag("optimize"):
-        raise LocalProtocolError("invalid-plan", "optimize: there is no optimizer as yet")
     return _create(run, words, parse_dataflow(body))
 
 
@@ -134,7 +132,7 @@ DIRECTIVES: Mapping[str, Directive] = {
         "Says create-dataflow of an index on a shard.",
     ),
     "create-dataflow": Directive(
-        create_dataflow, "as-of= [until=] [name=] [optimize] [no-sync]", "Says create-dataflow.", _DATAFLOW
+        create_dataflow, "as-of= [until=] [name=] [no-sync]", "Says create-dataflow.", _DATAFLOW
     ),
     "explain": Directive(
         explain,

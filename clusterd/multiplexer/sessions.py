@@ -24,6 +24,7 @@ from shm_arrangements.errors import InvariantViolation
 
 __all__ = ["Fencing", "Pending", "Session", "SettingsInForce", "check_version", "refuse"]
 
+MAX_EPOCH = (1 << 63) - 1  # above it nothing is left to count on from
 _REMEMBERED_NONCES = 4096  # a controller that comes back by mistake repeats one of its last
 
 Values = dict[str, Any]
@@ -133,7 +134,13 @@ class Fencing:
         self._nonces: dict[str, None] = {}  # oldest first
 
     def admit(self, hello: Hello) -> None:
-        """Let a controller in. Raises Refusal `fenced`, and remembers nothing."""
+        """Let a controller in. Raises Refusal `fenced`, or `bad-message` for an epoch that nobody could come
+        after, and remembers nothing.
+        """
+        if hello.epoch > MAX_EPOCH:
+            why = f"epoch {hello.epoch} would lock out every later controller"
+            hint = f"{MAX_EPOCH} is the greatest: microseconds since 1970 are far below"
+            raise Refusal("bad-message", why, hint)
         if hello.epoch < self._highest_epoch:
             why = f"epoch {hello.epoch} is below {self._highest_epoch}, the highest seen"
             raise Refusal("fenced", why, "another controller took over; do not reconnect")

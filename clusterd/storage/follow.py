@@ -10,6 +10,7 @@ Does not: poll, look into subfolders, follow a file to another folder.
 
 from __future__ import annotations
 
+import errno
 import select
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -83,7 +84,9 @@ class Follower:
         for file in files:
             try:
                 self._report(file, self._loader.take(file))
-            except FileNotFoundError:
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ELOOP):  # a link that leads nowhere is no file
+                    raise
                 gone.append(file)
         for file in gone:  # behind the others: one of them may be it, by another name
             self._loader.forget(str(file))

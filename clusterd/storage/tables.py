@@ -12,6 +12,7 @@ know), take half a row.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import re
@@ -213,6 +214,8 @@ def _whole_rows(text: bytes, *, quotes: bool) -> int:
 def _json_lines(file: Path, asked: Schema | None, opening: Opening) -> Iterator[Source]:
     texts = _texts(file, opening.start, whole=opening.whole, quotes=False)
     first = next(texts, (b"", opening.start, 1.0))
+    if not opening.start:
+        first = (first[0].removeprefix(codecs.BOM_UTF8), *first[1:])
     if asked is None and not first[0].strip():
         yield Source(None, iter(()), True)
         return
@@ -262,6 +265,14 @@ def _csv(file: Path, asked: Schema | None, opening: Opening) -> Iterator[Source]
         yield Source(table.schema, pieces(), True)
 
 
+def _not_utf8(column: str) -> Refusal:
+    return Refusal(
+        "schema-mismatch",
+        f"column {column!r} is no text in UTF-8",
+        "convert the file (iconv -f latin1 -t utf-8), or say bytea with --columns if it is no text",
+    )
+
+
 def _first_row(text: bytes) -> bytes:
     end = text.find(b"\n") + 1
     while end and text.count(b'"', 0, end) % 2:
@@ -305,12 +316,16 @@ class _Csv:
             text = b""
         if not text:
             types = [(name, self._types.get(name, pa.null())) for name in names]
+            if not self._types:
+                problem = "has a line of names and no row: nothing tells the types of its columns"
+                raise Refusal("schema-mismatch", f"{self._file} {problem}", "say them with --columns")
             table = pa.schema(types).empty_table()
         else:
             try:
                 table = self._read(text, names, self._types)
             except pa.ArrowInvalid as error:
                 raise self._located(text, names, first_row, error) from error
+            self._require_text(table, first_row)
         for at, name in enumerate(table.column_names):
             column = self._columns.get(name)
             if column is not None and column.type not in _BY_READER:
@@ -323,6 +338,17 @@ class _Csv:
                     ) from refusal
                 table = table.set_column(at, name, values)
         return table
+
+    def _require_text(self, table: Any, first_row: int) -> None:
+        """Raises Refusal(`format-mismatch`) where Arrow took for bytes what is text of another encoding."""
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if name in self._types or not pa.types.is_binary(column.type):
+                continue
+            for row, value in enumerate(column.to_pylist(), first_row):
+                try:
+                    (value or b"").decode()
+                except UnicodeDecodeError as error:
+                    raise at_row(self._file, row, _not_utf8(name)) from error
 
     def _read(self, text: bytes, names: list[str], types: dict[str, Any]) -> Any:
         return pa.csv.read_csv(
@@ -347,6 +373,8 @@ class _Csv:
             return Refusal("format-mismatch", f"{self._file}: {error}")
         name = names[int(problem[1])]
         refusal = Refusal("schema-mismatch", f"column {name!r}: {problem[2]}", "say the types with --columns")
+        if "invalid UTF8" in problem[2]:
+            refusal = _not_utf8(name)
         value = re.search(r"invalid value '(.*)'", problem[2], re.DOTALL)
         texts = self._read(text, names, dict.fromkeys(names, pa.large_binary())).column(name)
         if value is not None:

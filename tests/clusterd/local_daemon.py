@@ -175,8 +175,8 @@ class LocalDaemon:
 
 def _is_late(loop: WorkerLoop) -> bool:
     """Whether the wait of a peek is over."""
-    due = loop._deadlines.next_s()
-    return due is not None and due <= time.monotonic()
+    nexts = loop._waits.next_s(), loop._runs.next_s()
+    return any(due is not None and due <= time.monotonic() for due in nexts)
 
 
 def _readable(loop: WorkerLoop) -> bool:

@@ -254,3 +254,15 @@ def test_a_data_dir_that_is_not_there_is_not_made(tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError, match="no such data_dir"):
             Client.connect(f"unix:{tmp_path / 's'}", data_dir=tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+def test_an_order_with_its_direction_in_the_text_is_told_how_to_say_it(client: Client, index: Index) -> None:
+    with pytest.raises(Refusal, match="no column 'id desc'") as down:
+        index.peek(order_by=["id desc"], timeout_s=0)
+    assert "OrderBy(0, descending=True)" in down.value.hint
+    with pytest.raises(Refusal) as up:
+        index.peek(order_by=["id ASC"], timeout_s=0)
+    assert "order_by=['id']" in up.value.hint
+    with pytest.raises(Refusal) as unknown:
+        index.peek(order_by=["total desc"], timeout_s=0)
+    assert "there are: " in unknown.value.hint

@@ -626,6 +626,16 @@ def test_i11_a_newer_controller_fences_the_older_one() -> None:
     assert not bench.heard(first, PeekResponse)
 
 
+def test_an_epoch_that_leaves_none_for_later_controllers_is_refused_and_locks_nobody_out() -> None:
+    bench = MuxBench()
+    greedy = bench.open()
+    bench.send(greedy, Hello, nonce="greedy", epoch=(1 << 64) - 1)
+    assert only(bench.heard(greedy, Refused)).code == "bad-message"
+    assert str((1 << 63) - 1) in bench.closed[greedy].hint
+    last = bench.controller("last", epoch=(1 << 63) - 1)
+    assert not bench.heard(last, Refused)
+
+
 @pytest.mark.parametrize(("nonce", "epoch"), [("late", 4), ("n1", 5), ("n1", 6)])
 def test_a_late_epoch_or_a_used_nonce_is_fenced_itself(nonce: str, epoch: int) -> None:
     bench = MuxBench()

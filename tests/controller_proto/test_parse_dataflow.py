@@ -4,7 +4,7 @@ import pytest
 
 from controller_proto.dataflow import Export, IndexImport, SourceImport
 from controller_proto.errors import LocalProtocolError, Refusal
-from controller_proto.parse_dataflow import parse_dataflow, print_dataflow, resolve
+from controller_proto.parse_dataflow import parse_dataflow, resolve
 from controller_proto.schema import SAMPLE_SCHEMA, Column, ColumnType, Schema
 from controller_proto.validate import validate
 
@@ -27,10 +27,6 @@ LINES = TEXT.splitlines()
 
 
 INDEXES = {"u2001": Export("u2001", "index", "u7", SAMPLE_SCHEMA, (0,))}
-
-
-def test_a_body_is_read_and_printed_as_written() -> None:
-    assert print_dataflow(parse_dataflow(LINES)) == LINES
 
 
 def test_a_body_resolves_to_what_the_replica_accepts() -> None:

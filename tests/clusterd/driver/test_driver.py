@@ -555,7 +555,8 @@ def test_synthetic_rows_fit_any_schema(tmp_path: Path) -> None:
         (
             "create-dataflow as-of=0 optimize",
             [],
-            "error: invalid-plan: optimize: there is no optimizer as yet",
+            "error: bad-message: create-dataflow does not take optimize; there are as-of=, until=, name=, "
+            "no-sync",
         ),
         ("explain ref=x", [], "error: unknown-id: no dataflow is called 'x'"),
         (

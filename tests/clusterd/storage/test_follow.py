@@ -624,3 +624,56 @@ def test_a_follower_killed_at_any_moment_has_each_key_as_it_was_written_last(tmp
     assert done.exit_code == 0, done.output
     with Store.open(tmp_path / "data") as store:
         assert sorted(state_of(store)) == sorted(model.items())
+
+
+def test_a_bom_before_json_lines_is_no_part_of_them(tmp_path: Path, store: Store) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b'\xef\xbb\xbf{"id":1}\n')
+    assert run(tmp_path, file).exit_code == 0
+    with file.open("a") as more:
+        more.write('{"id":2}\n')
+    assert run(tmp_path, file).exit_code == 0
+    assert state_of(store) == Counter({(1,): 1, (2,): 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "problem", "hint"),
+    [
+        (b"id,name\n", (), "has a line of names and no row", "say them with --columns"),
+        (
+            b"id,name\n1,a\n2,caf\xe9\n",
+            (),
+            "a.csv, row 2: column 'name' is no text in UTF-8",
+            "iconv -f latin1",
+        ),
+        (
+            b"id,name\n1,a\n2,caf\xe9\n",
+            ("--columns", "id bigint, name text"),
+            "column 'name' is no text in UTF-8",
+            "iconv -f latin1",
+        ),
+    ],
+)
+def test_csv_that_has_no_rows_or_another_encoding_says_so(
+    tmp_path: Path, text: bytes, options: tuple[str, ...], problem: str, hint: str
+) -> None:
+    file = tmp_path / "a.csv"
+    file.write_bytes(text)
+    done = run(tmp_path, file, *options)
+    assert done.exit_code != 0
+    assert problem in done.output
+    assert hint in done.output
+
+
+def test_a_link_in_a_circle_in_a_followed_folder_is_no_file(
+    tmp_path: Path, store: Store, following: Any
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text('{"id":1}\n')
+    one = following(store, folder, Target("s"))
+    os.symlink(folder / "c.jsonl", folder / "b.jsonl")
+    os.symlink(folder / "b.jsonl", folder / "c.jsonl")
+    (folder / "d.jsonl").write_text('{"id":2}\n')
+    one.look()
+    assert state_of(store) == Counter({(1,): 1, (2,): 1})

@@ -342,7 +342,7 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
     [
         ("in.csv", b"a,a\n1,2\n", None, "schema-mismatch: the file has several columns 'a'"),
         ("in.csv", b"a,b\n1,x\n2,caf\xe9\n", "a bigint, b text",
-         "schema-mismatch: {}, row 2: column 'b': CSV"),
+         "schema-mismatch: {}, row 2: column 'b' is no text in UTF-8"),
         ("in.csv", b"a" * 200_000 + b",b\n1,2\n", None, "format-mismatch: {}: the line of names: field"),
         ("in.jsonl", b'{"a":1}\n{"a":1e999999999}\n', "t bigint?, a numeric(38,2)",
          "schema-mismatch: {}, row 2: column a: '1E+999999999' is no numeric(38,2)"),
