@@ -155,7 +155,7 @@ class Dataflow:
     header: with an `until` that is no later than what a subscription asked for (`up_to`); of a copy, its one
         time.
     live: exports not closed yet, and those of other subscriptions that go on as this one (company.py).
-    likeness: what it shares with those that compute the same; empty if it goes on alone. point: where it
+    likeness: what subscriptions share that compute the same; empty of others. point: where it
         stands, for others to meet it. expires_at: as it was set when it was built.
     is_telling: something of the round that runs was told. owes: updates are held until an error is gone.
     running: the upper of the round in flight. rows_done, rows_expected: of its first round, as last heard.
@@ -207,7 +207,7 @@ class Dataflow:
         self.running: Frontier | None = None
         self.rows_done = self.rows_expected = 0
         self.goal = header.as_of
-        self.likeness = plan.likeness if self.is_subscription and len(exports) == 1 else b""
+        self.likeness = plan.likeness if self.is_subscription else b""
         self.point: Any = None
         self.expires_at: Any = 0
         self.is_telling = self.owes = False

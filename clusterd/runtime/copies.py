@@ -9,7 +9,6 @@ import msgspec
 
 from clusterd.operators.export_copy_to import ExportCopyTo
 from clusterd.runtime.effects import Tell
-from clusterd.runtime.peeks import Key
 from controller_proto.errors import Refusal
 from controller_proto.response import Copied, CopyError
 from shm_arrangements.frontier import Frontier
@@ -19,13 +18,13 @@ __all__ = ["encode_copy_error", "tell_copied"]
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def tell_copied(number: int, key: Key, copy: ExportCopyTo) -> Tell:
+def tell_copied(number: int, copy: ExportCopyTo) -> Tell:
     """The answer of a copy, of dataflow `number`, whose round is over."""
     try:
         result = _encode(Copied(copy.take()))
     except Refusal as refusal:
         result = encode_copy_error(refusal)
-    return Tell(number, key, result, Frontier.minimum(), True, Frontier.empty())
+    return Tell(number, result, Frontier.minimum(), True, Frontier.empty())
 
 
 def encode_copy_error(why: Refusal) -> bytes:

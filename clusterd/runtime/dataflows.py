@@ -10,7 +10,7 @@ Does not: decide when a round begins (the core does), read a clock of its own, r
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -93,8 +93,8 @@ class DataflowsStatistics(msgspec.Struct, frozen=True):
 class _Running:
     build: Build
     sources: list[tuple[str, ImportSource]] = field(default_factory=list)
-    subscriptions: list[tuple[Key, ExportSubscribe]] = field(default_factory=list)
-    copies: list[tuple[Key, ExportCopyTo]] = field(default_factory=list)
+    subscription: ExportSubscribe | None = None
+    copy: ExportCopyTo | None = None
     frozen: list[tuple[FrozenIndex, Callable[[], Halves]]] = field(default_factory=list)  # not filled yet
     is_running: bool = False
     told_tenths: int | None = None  # of the rows of the round that runs, if it is a first one
@@ -151,7 +151,7 @@ class Dataflows:
                 return _failed(build.number, error)
             raise
         self._running[build.number] = _Running(
-            build, environment.sources, environment.subscriptions, environment.copies, environment.frozen
+            build, environment.sources, environment.subscription, environment.copied, environment.frozen
         )
         self._scheduler.add(build.number, graph)
         return None
@@ -235,9 +235,10 @@ class Dataflows:
                 done.append(Progressed(completed.dataflow, read, read))
             for key in running.build.exports:
                 self._owned.moved(key)
-            done += (tell_copied(completed.dataflow, key, copy) for key, copy in running.copies)
-            if running.subscriptions:
-                telling = self._tell(completed.dataflow, completed.upper, running.subscriptions)
+            if running.copy is not None:
+                done.append(tell_copied(completed.dataflow, running.copy))
+            if running.subscription is not None:
+                telling = self._tell(completed.dataflow, completed.upper, running.subscription)
                 self._telling.append((completed.dataflow, telling))
             else:
                 done.append(RoundDone(completed.dataflow, completed.upper))
@@ -266,23 +267,20 @@ class Dataflows:
             yield running.build, self._scheduler.graph(number)
 
     def _tell(
-        self, number: int, upper: Frontier, subscriptions: Iterable[tuple[Key, ExportSubscribe]]
+        self, number: int, upper: Frontier, subscription: ExportSubscribe
     ) -> Iterator[Tell | RoundDone]:
         """What a round had to tell, encoded, and that it is over."""
-        owes = False
-        for key, subscription in subscriptions:
-            owes = owes or subscription.owes
-            for told in subscription.take():
-                lower = Frontier.at(told.lower)
-                part: bytes | None = None
-                for following in encode_told(subscription.schema, told):
-                    self._blocks += 1
-                    if part is not None:
-                        yield Tell(number, key, part, lower, False, lower)
-                    part = following
-                assert part is not None
-                yield Tell(number, key, part, lower, told.upper.is_empty, told.upper)
-        yield RoundDone(number, upper, owes)
+        for told in subscription.take():
+            lower = Frontier.at(told.lower)
+            part: bytes | None = None
+            for following in encode_told(subscription.schema, told):
+                self._blocks += 1
+                if part is not None:
+                    yield Tell(number, part, lower, False, lower)
+                part = following
+            assert part is not None
+            yield Tell(number, part, lower, told.upper.is_empty, told.upper)
+        yield RoundDone(number, upper, subscription.owes)
 
     def statistics(self) -> DataflowsStatistics:
         return DataflowsStatistics(len(self._running), self._scheduler.statistics().rounds, self._blocks)
@@ -403,8 +401,8 @@ class _Environment:
         self._exports = dict(build.exports)
         self._imports: dict[str, Key] = {key[0]: key for key in build.imports}
         self.sources: list[tuple[str, ImportSource]] = []
-        self.subscriptions: list[tuple[Key, ExportSubscribe]] = []
-        self.copies: list[tuple[Key, ExportCopyTo]] = []
+        self.subscription: ExportSubscribe | None = None
+        self.copied: ExportCopyTo | None = None
         self.frozen: list[tuple[FrozenIndex, Callable[[], Halves]]] = []
         self._snapshots: dict[str, Halves] = {}
         self._follows = build.header.exports[0].kind == "subscribe"
@@ -470,12 +468,12 @@ class _Environment:
     def copy(self, export: Export, columns: Columns) -> ExportCopyTo:
         store = self._dataflows.store
         copy = ExportCopyTo(columns, CopyOut(export, None if store is None else store.data_dir))
-        self.copies.append(((export.id, self._exports[export.id]), copy))
+        self.copied = copy
         return copy
 
     def subscribed(self, export: Export, subscription: ExportSubscribe) -> None:
         # Also if it was dropped before it was built: others may go on as it.
-        self.subscriptions.append(((export.id, self._exports.get(export.id, 0)), subscription))
+        self.subscription = subscription
 
 
 def _is_maintained(header: DataflowHeader) -> bool:

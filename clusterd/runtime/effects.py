@@ -55,13 +55,12 @@ class Progressed(msgspec.Struct, frozen=True):
 
 
 class Tell(msgspec.Struct, frozen=True):
-    """What the subscription or the copy `key` of dataflow `number` says, before the RoundDone it came of.
+    """What the subscription or the copy that is dataflow `number` says, before the RoundDone it came of.
 
     said, lower, ends: as of `internal.Telling`. upper: up to where it was told, with this.
     """
 
     number: int
-    key: Key
     said: bytes
     lower: Frontier
     ends: bool

@@ -210,8 +210,7 @@ class Flows:
             return
         dataflow.is_telling = True
         self._company.leave(dataflow)
-        keys = dataflow.live if dataflow.likeness else [key for key in dataflow.live if key == event.key]
-        to = [each for key in keys if (each := self._collections[key]).ended is None]
+        to = [each for key in dataflow.live if (each := self._collections[key]).ended is None]
         self._tell(to, event.said, event.lower, event.upper, ends=event.ends)
 
     def _tell(
