@@ -100,7 +100,7 @@ class Dataflows:
             raise TypeError(f"{on!r} is no index, plan, text of one or name of a shard")
         shards = {}
         for id in gets(plan):
-            view = self.standing.get(id)
+            view = self.standing.get(id) or self._found.get(id)
             if view is not None and view.export.shard:
                 shards[id] = (yield from self.source(view.export.shard)).id
         return _with_gets(plan, shards) if shards else plan
@@ -118,6 +118,17 @@ class Dataflows:
             return Standing(export, 0 if since.is_empty else since.time)
 
         self._found[id] = yield from work(look)
+        return self._found[id]
+
+    def find_view(self, id: GlobalId, shard: str, key: Sequence[str | int]) -> Operation[Standing]:
+        """As `Client.view`."""
+        id = parse_id(id)
+        require_list("key", key)
+        if id in self.standing:
+            return self.standing[id]
+        schema = yield from work(lambda: self._shards.schema(shard))
+        positions = tuple(position_of(schema, column) for column in key)
+        self._found[id] = Standing(Export(id, "materialized-view", id, schema, positions, shard=shard), 0)
         return self._found[id]
 
     def relation(self, name: str) -> Operation[Standing]:

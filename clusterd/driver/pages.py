@@ -9,14 +9,15 @@ import os
 
 import msgspec
 
-from controller_proto.dataflow import WireFrontier
+from clusterd.convert import wire_schema
+from controller_proto.dataflow import Export, WireFrontier
 from controller_proto.ids import GlobalId
 from shm_arrangements.attach import attach
 from shm_arrangements.errors import ArrangementError
 from shm_arrangements.names import SHM_DIRECTORY, PageName, collection_id, page_prefix, parse_page
 from shm_arrangements.publication import PageReader
 
-__all__ = ["Published", "page_names", "published"]
+__all__ = ["Published", "export_of", "page_names", "published"]
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -40,5 +41,14 @@ def published(token: str, id: GlobalId) -> Published | None:
         with attach(id, token) as index:
             chain = PageReader(PageName(token, collection_id(id), index.incarnation, "oks")).read().chain
             return Published(index.since.to_wire(), index.upper.to_wire(), len(chain))
+    except ArrangementError:
+        return None
+
+
+def export_of(token: str, id: GlobalId) -> Export | None:
+    """What the pages of `id` tell of it: its columns and key; None as of `published`."""
+    try:
+        with attach(id, token) as index:
+            return Export(id, "index", id, wire_schema(index.schema.columns), index.schema.key)
     except ArrangementError:
         return None

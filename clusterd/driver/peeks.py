@@ -20,7 +20,7 @@ __all__ = ["DIRECTIVES"]
 
 def _start(run: Run, words: Words, name: str | None, *, counted: bool = False) -> Started:
     id = parse_id(words.one("id"))
-    index, schema = run.indexes.get(id), words.get("schema")
+    index, schema = run.index(id), words.get("schema")
     if schema is not None:
         chosen = run.schema(schema, "")
         key = tuple(range(chosen.arity)) if index is None else index.key

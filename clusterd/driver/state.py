@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from clusterd.client.place import instance_of
+from clusterd.driver import pages
 from clusterd.driver.interrupts import Interrupts
 from clusterd.driver.session import Session
 from clusterd.storage.store import Store
@@ -137,6 +139,13 @@ class Run:
         if self.store is not None and shard in self.store.list():
             return self.store.shard(shard).schema
         return SAMPLE_SCHEMA
+
+    def index(self, id: GlobalId) -> Export | None:
+        """What is known of `id`: what this script created, or what its page tells of what others did."""
+        if id in self.indexes:
+            return self.indexes[id]
+        token = instance_of(self.session.wire.peer_pid) if self.replica is None else None
+        return None if token is None else pages.export_of(token, id)
 
     def storage(self) -> Store:
         if self.store is None:

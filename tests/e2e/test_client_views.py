@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import date
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from clusterd.client import Client, PeekFailed, View, aio
+from clusterd.driver_cli import main
 from clusterd.storage.store import Store
 from controller_proto.errors import Refusal
 from tests.e2e.support import MODES, replica_in, role
@@ -36,6 +39,18 @@ def test_k2_k6_a_view_is_written_read_and_gone_on_with_by_a_replica_that_starts_
         assert (totals.shard, totals.count(t)) == ("totals", 2)
         totals.wait(t)
         assert totals.frontier == (t + 1,)
+        assert totals.wait_hydrated().status == "hydrated"
+        with Client.connect(replica, reader=True) as reader:
+            theirs = reader.view(totals.id, "totals", key=["name"])
+            assert theirs.peek(at=t, keys=["pear"]).dicts() == [{"name": "pear", "kilos": 6}]
+            assert theirs.status is None
+            with pytest.raises(PeekFailed, match="u99 was not created"):
+                reader.view("u99", "totals").peek()
+        client.create_shard("days", {"day": "date", "since": "interval?"})
+        days = client.create_index("days", key=["day"])
+        at = client.write("days", [(date(2013, 1, 2), None)])
+        said = CliRunner().invoke(main, ["exec", "--connect", replica.address, f"peek id={days.id} ts={at}"])
+        assert said.output == '"2013-01-02" null\n'  # as its page tells, for the driver did not create it
         last = client.write("fruit", [("fig", None)])
         with pytest.raises(PeekFailed, match=r"column 'kilos' of u\d+ is NULL"):
             totals.peek(at=last)
@@ -65,7 +80,8 @@ def test_k2_k6_a_view_is_written_read_and_gone_on_with_by_a_replica_that_starts_
 
 
 def test_a_view_says_what_it_may_do() -> None:
-    assert [name for name in vars(View) if not name.startswith("_")] == [
-        "shard", "frontier", "wait", "peek", "count", "allow_writes", "allow_compaction", "drop",
+    assert [name for name in dir(View) if not name.startswith("_")] == [
+        "allow_compaction", "allow_writes", "count", "drop", "frontier", "get", "id", "key", "peek", "schema",
+        "shard", "since", "status", "wait", "wait_hydrated",
     ]  # fmt: skip
-    assert sorted(vars(View)) == sorted(vars(aio.View))
+    assert dir(View) == dir(aio.View)

@@ -439,10 +439,18 @@ class Client:
     async def index(self, id: GlobalId) -> Index:
         """A handle on an index: one that we created, or by its page in this machine's shared memory.
 
-        Raises PublicationClosed if it is not there. A view has no such page: who does not own it reads an
-        index on it.
+        Raises PublicationClosed if it is not there. A view has no such page: see `view`.
         """
         return Index(self, await self.run(self.dataflows.find(id, self._instance)))
+
+    async def view(self, id: GlobalId, shard: str, key: Sequence[str | int] = ()) -> View:
+        """A handle on a materialized view: one that we created, or another's, which is in `shard` and can be
+        read by anybody. key: what its creator said it is, for `keys` of peeks.
+
+        Raises Refusal(`unknown-shard`, `invalid-plan`); LocalProtocolError if the client was not told where
+        shards are. Whether there is such a view the first peek tells.
+        """
+        return View(self, await self.run(self.dataflows.find_view(id, shard, key)))
 
     async def relation(self, name: str) -> Index:
         """What the replica says of itself, as an index to peek or subscribe to: `hydration`, `peeks_active`;
