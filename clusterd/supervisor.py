@@ -214,6 +214,13 @@ class Supervisor:
         if options.http is not None:
             self._spawn_console(options.http[0])
         self._listening.close()
+        if options.introspection:
+            self._page = ProgressPage(self._instance.token, "supervisor")
+            self._page.write(collect_supervisor(self._pids, options.config))  # it does not change
+
+    @property
+    def _pids(self) -> dict[str, int]:
+        return {"supervisor": os.getpid(), **{child.name: child.process.pid for child in self._children}}
 
     def _spawn_console(self, host: str) -> None:
         assert self._http is not None
@@ -247,16 +254,12 @@ class Supervisor:
     def _announce_ready(self) -> None:
         self._announced_ready = True
         assert self._instance is not None
-        pids = {"supervisor": os.getpid(), **{c.name: c.process.pid for c in self._children}}
-        if self._options.introspection:
-            self._page = ProgressPage(self._instance.token, "supervisor")
-            self._page.write(collect_supervisor(pids, self._options.config))  # it does not change
         facts = {
             "instance": self._instance.token,
             "listen": f"unix:{self._options.socket_path}",
             "data_dir": self._options.data_dir,
             "http": None if self._http is None else http_address(self._http),
-            "pids": pids,
+            "pids": self._pids,
             "version": _version(),
         }
         with contextlib.suppress(OSError):

@@ -102,7 +102,7 @@ RELATIONS: Final[tuple[Relation, ...]] = (
         fields=(
             _WORKER, _ID, _LIFE, _DATAFLOW,
             ("status", "text", "as the state of `dataflows`"),
-            ("progress", "double?", "0 to 1; NULL while that cannot be told"),
+            ("progress", "double?", "how much of its sources was read; 1: hydrated; NULL: not known"),
             ("rows_done", "bigint", "updates of its inputs that its first round has read"),
             ("rows_expected", "bigint?", "how many there are, about; NULL: not known"),
             ("created_ms", "bigint", "when it was built"),

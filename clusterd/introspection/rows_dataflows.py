@@ -18,6 +18,7 @@ __all__ = [
 
 
 def dataflows(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every dataflow, with where it is."""
     for worker, shape, now in samples.dataflows():
         elapsed_ns = sum(each.elapsed_ns for each in now.operators)
         yield (
@@ -27,6 +28,7 @@ def dataflows(samples: Samples, outside: Outside) -> Iterator[Row]:
 
 
 def operators(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every operator, those within recursions too."""
     for worker, shape, _ in samples.dataflows():
         for each in shape.operators:
             address = f"{shape.dataflow}/{each.operator}"
@@ -34,6 +36,7 @@ def operators(samples: Samples, outside: Outside) -> Iterator[Row]:
 
 
 def channels(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every edge, by its two ends."""
     for worker, shape, _ in samples.dataflows():
         for each in shape.operators:
             for port, source in enumerate(each.inputs):
@@ -41,12 +44,14 @@ def channels(samples: Samples, outside: Outside) -> Iterator[Row]:
 
 
 def exports(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every collection that a dataflow makes."""
     for worker, shape, _ in samples.dataflows():
         for id, incarnation, kind in shape.exports:
             yield worker, shape.dataflow, id, incarnation, kind
 
 
 def hydration(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every collection that a dataflow makes, on its way to its `as_of`."""
     for sample in samples.workers:
         figures = samples.figures(sample.process)
         for each in sample.collections:
@@ -63,10 +68,12 @@ def hydration(samples: Samples, outside: Outside) -> Iterator[Row]:
 
 
 def _part(done: int, expected: int) -> float | None:
-    return min(1.0, round(done / expected, 4)) if expected else None
+    """Of what its sources have; what follows from that may still be at work when all of it was read."""
+    return min(0.99, round(done / expected, 4)) if expected else None
 
 
 def hydration_operators(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every operator, in the first round of its dataflow."""
     for worker, shape, now in samples.dataflows():
         at = _position(shape, now.working)
         for position, (made, each) in enumerate(zip(shape.operators, now.operators, strict=True)):
@@ -87,6 +94,7 @@ def _position(shape: DataflowShape, working: str) -> int | None:
 
 
 def operator_elapsed(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every operator, with what it has done."""
     for worker, shape, now in samples.dataflows():
         for made, each in zip(shape.operators, now.operators, strict=True):
             yield (
@@ -96,6 +104,7 @@ def operator_elapsed(samples: Samples, outside: Outside) -> Iterator[Row]:
 
 
 def plan_mapping(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every line of every plan, once for each operator that carries it out."""
     for worker, shape, _ in samples.dataflows():
         for line, each in enumerate(shape.plan):
             for operator in each.operators or (None,):
@@ -103,6 +112,7 @@ def plan_mapping(samples: Samples, outside: Outside) -> Iterator[Row]:
 
 
 def group_sizes(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every operator that says how large its groups are."""
     for worker, shape, now in samples.dataflows():
         for made, each in zip(shape.operators, now.operators, strict=True):
             if each.largest_group >= 0:
