@@ -4,7 +4,7 @@ An append of `[expected, new)` puts its part on the disk under its final name, t
 decide. Killed before the catalog's commit it has done nothing, and left a file that no catalog lists, which
 `sweep` removes; killed after, it has done everything. A writer that loses a race has its part removed at
 once and is told both uppers. Whoever reads lists the parts in one transaction, and parts never change; where
-one was merged away between its listing and its opening, the list is read again.
+one was merged away between its listing and its opening, which may be long after, the list is read again.
 
 Does not: merge by itself (merging.py says when, and `merge` does it); wait for news (tail.py).
 """
@@ -37,6 +37,10 @@ failpoints.declare(
 )
 
 
+_Listing = tuple[int, Frontier, Sequence[parts.PartInfo]]  # of an interval
+_NOTHING_LISTED: _Listing = (0, Frontier.minimum(), ())
+
+
 class ShardStatistics(msgspec.Struct, frozen=True):
     """What the catalog lists."""
 
@@ -54,6 +58,10 @@ class Shard:
         self._parts = where
         self.schema: Schema = catalog.schema()
         self.specs: tuple[ColumnSpec, ...] = column_specs(self.schema)
+        # Many dataflows read the same interval, one after the other: nothing can be added to what is sealed.
+        self._listed = _NOTHING_LISTED
+        self._is_brief = False
+        self._checked: tuple[int, Frontier] | None = None  # what may be read, in this `briefly`
 
     @property
     def upper(self) -> Frontier:
@@ -71,9 +79,11 @@ class Shard:
         back after a Refusal(`timeout`).
         """
         self._catalog.wait_for_locks(LOCK_BRIEFLY_S)
+        self._is_brief = True
         try:
             yield
         finally:
+            self._is_brief, self._checked = False, None
             self._catalog.wait_for_locks(LOCK_WAIT_S)
 
     @property
@@ -191,6 +201,29 @@ class Shard:
         return self._read(True, lower, upper, block_rows)
 
     def _read(self, errors: bool, lower: int, upper: Frontier, block_rows: int) -> Iterator[Updates]:
+        if self._checked != (lower, upper):
+            self._check_readable(lower, upper)
+            self._checked = (lower, upper) if self._is_brief else None
+        specs = parts.ERROR_SPECS if errors else self.specs
+        end = None if upper.is_empty else upper.time
+        before: list[parts.PartInfo] | None = None
+        while True:
+            if self._listed[:2] != (lower, upper):
+                self._listed = lower, upper, self._catalog.parts(lower, upper)
+            infos = [info for info in self._listed[2] if info.is_errors == errors]
+            try:
+                opened = [self._parts.read(info.file, specs, lower, end) for info in infos]
+            except FileNotFoundError as error:
+                self._listed = _NOTHING_LISTED
+                if infos == before:
+                    raise self._lacking(error) from error
+                before = infos
+                self._check_readable(lower, upper)  # what they were merged to may have later times
+            else:
+                return self._blocks(opened, block_rows)
+
+    def _check_readable(self, lower: int, upper: Frontier) -> None:
+        """Raises ValueError, Refusal(`below-since`)."""
         state = self._catalog.state()
         if state.upper.precedes(upper):
             raise ValueError(f"shard {self.name!r} is sealed up to {state.upper}, not up to {upper}")
@@ -202,19 +235,6 @@ class Shard:
                 f"shard {self.name!r} has since {state.since}, and updates from {lower} on were asked for",
                 "read the collection anew, from time 0 on",
             )
-        specs = parts.ERROR_SPECS if errors else self.specs
-        end = None if upper.is_empty else upper.time
-        listed: list[parts.PartInfo] = []
-        while True:
-            before = listed
-            listed = [info for info in self._catalog.parts(lower, upper) if info.is_errors == errors]
-            try:
-                opened = [self._parts.read(info.file, specs, lower, end) for info in listed]
-            except FileNotFoundError as error:
-                if listed == before:
-                    raise self._lacking(error) from error
-            else:
-                return self._blocks(opened, block_rows)
 
     def _lacking(self, error: FileNotFoundError) -> Refusal:
         missing = f"shard {self.name!r} lacks a part: {error}"

@@ -55,6 +55,31 @@ def rows_of(store: Store, name: str, lower: int = 0, upper: Frontier | None = No
     return Counter(update for block in blocks for update in block.to_rows())
 
 
+def test_an_interval_that_was_listed_before_is_read_again_after_its_parts_were_merged(store: Store) -> None:
+    shard = store.create_shard("a", SAMPLE_SCHEMA)
+    for t in range(12):
+        shard.append(sample([t], t), at(t), at(t + 1))
+
+    def read(lower: int, upper: int) -> Counter[Any]:
+        blocks = shard.read(lower, at(upper), block_rows=100)
+        return Counter(update for block in blocks for update in block.to_rows())
+
+    before = read(3, 9)
+    assert len(before) == 6
+    with Store.open(store.data_dir) as other:
+        assert other.shard("a").merge() > 0
+    assert read(3, 9) == before
+    assert list(shard.read_errors(3, at(9), block_rows=100)) == []
+    shard.append(sample([12], 12), at(12), at(13))
+    assert read(3, 9) == before
+    assert read(12, 13).total() == 1
+    with shard.briefly():
+        assert read(3, 9) == before
+    shard.advance_since(at(5))
+    with pytest.raises(Refusal, match="below-since"):
+        read(3, 9)
+
+
 def test_what_was_appended_is_read_by_another_store(store: Store) -> None:
     shard = store.create_shard("a", SAMPLE_SCHEMA)
     assert (shard.since, shard.upper) == (at(0), at(0))
