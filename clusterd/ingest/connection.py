@@ -13,7 +13,7 @@ a password.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -90,14 +90,16 @@ def quote_literal(text: str) -> str:
 class Connection:
     """Made by `open`. Methods raise ConnectionLost, ServerError, StopRequested.
 
-    answer_timeout_s: a query that says nothing for so long has lost its connection; None: never.
+    answer_timeout_s: a query that says nothing for so long has lost its connection, unless `is_working`,
+    which is asked then, knows that the server is at it.
     """
 
     def __init__(self, connection: pq.abc.PGconn, stop: Stop) -> None:
         self._pq = connection
         self._stop = stop
         self._copying = False
-        self.answer_timeout_s: float | None = ANSWER_TIMEOUT_S
+        self.answer_timeout_s = ANSWER_TIMEOUT_S
+        self.is_working: Callable[[], bool] | None = None
 
     @classmethod
     def open(cls, dsn: str, stop: Stop, *, replication: bool = False) -> Connection:
@@ -170,7 +172,7 @@ class Connection:
             if message is not None:
                 yield message
             elif self._copying:
-                self.wait_to_read(None)
+                self._await_answer()
 
     def start_stream(self, sql: str) -> None:
         """START_REPLICATION; then `read` and `write`."""
@@ -258,10 +260,14 @@ class Connection:
 
     def _result(self) -> pq.abc.PGresult | None:
         while self._pq.is_busy():
-            if not self._stop.wait(self.answer_timeout_s, read_fd=self._pq.socket):
-                raise ConnectionLost(f"the server did not answer within {self.answer_timeout_s:g} s")
+            self._await_answer()
             self._consume()
         return self._pq.get_result()
+
+    def _await_answer(self) -> None:
+        while not self._stop.wait(self.answer_timeout_s, read_fd=self._pq.socket):
+            if self.is_working is None or not self.is_working():
+                raise ConnectionLost(f"the server did not answer within {self.answer_timeout_s:g} s")
 
     def _error(self, result: pq.abc.PGresult | None) -> Exception:
         """What to raise for a result that is an error; what comes behind it is dropped."""

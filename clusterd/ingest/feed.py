@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import msgspec
 
@@ -198,7 +199,8 @@ class _Session:
             emit(SnapshotBegun(slot=slot, reason=plan.reason))
             types = read_types(self._side)
             # A slot waits for the transactions there are, a COPY for rows that a filter lets through.
-            self._stream.answer_timeout_s = self._side.answer_timeout_s = None
+            for connection in (self._stream, self._side):
+                connection.is_working = partial(self._is_working, connection.server_pid)
             for each in found:
                 self._shards[each.table.oid] = make_shard(
                     self._store,
@@ -214,6 +216,23 @@ class _Session:
             assert each.binding is not None
             self._bindings[each.table.oid] = each.binding
             self._shards[each.table.oid].shard.sweep()  # what this process left when it was killed
+
+    def _is_working(self, pid: int) -> bool:
+        """Whether the server has something to do for the connection, and does not wait for us; so a third
+        connection tells, for one between us may be frozen.
+        """
+        try:
+            with Connection.open(self._options.dsn, self._stop) as third:
+                return bool(
+                    third.query(
+                        f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND state = 'active'"
+                        " AND wait_event_type IS DISTINCT FROM 'Client'"
+                    )
+                )
+        except ConnectionLost:
+            return False
+        except IngestError:  # it lets nobody else in: nobody can tell
+            return True
 
     def _find(self, tables: Mapping[int, PublishedTable]) -> list[Found]:
         named: dict[str, str] = {}
@@ -250,7 +269,7 @@ class _Session:
     def stream(self) -> None:
         """Append what comes. Ends by an exception only."""
         self._start_stream()
-        self._side.answer_timeout_s = ANSWER_TIMEOUT_S
+        self._stream.is_working = self._side.is_working = None
         emit(
             Streaming(
                 slot=self._options.slot,

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from clusterd.ingest import feed
+from clusterd.ingest import connection, feed
 from clusterd.ingest.errors import IngestError
 from clusterd.ingest.status import status_of
 from clusterd.storage.store import Store
@@ -527,6 +527,45 @@ def test_a_server_that_falls_silent_is_left_and_asked_anew(
             server.execute(database, "INSERT INTO a VALUES (1)")
             wait_sealed(tmp_path, ["a"], wal_end(server, database), running)
             assert contents(tmp_path, "a") == Counter([(0,), (1,)])
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_server_that_is_slow_to_begin_is_waited_for_and_one_that_falls_silent_is_not(
+    server: PostgresServer, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frozen: bool
+) -> None:
+    monkeypatch.setattr(connection, "ANSWER_TIMEOUT_S", 0.3)
+    asked: list[bool] = []
+    is_working = feed._Session._is_working
+
+    def ask(session: feed._Session, pid: int) -> bool:
+        asked.append(is_working(session, pid))
+        return asked[-1]
+
+    monkeypatch.setattr(feed._Session, "_is_working", ask)
+    prepare(server, database, "a (i int)")
+    server.execute(database, "INSERT INTO a VALUES (1)")
+    options = options_of(server, database)
+    with between(server) as proxy, server.connect(database) as other:
+        dsn = f"{options.dsn}&host={proxy.directory}".replace(f"host={server.directory}&", "")
+        running = Feeding(tmp_path, msgspec.structs.replace(options, dsn=dsn))
+        try:
+            with other.transaction():
+                other.execute("INSERT INTO a VALUES (2)")  # the slot waits for its end
+                wait_until(lambda: len(asked) >= 2, 20, "the server is asked what it does")
+                assert all(asked)
+                if frozen:
+                    proxy.freeze()
+            if frozen:
+                error = running.ended()
+                assert error is not None
+                assert code_of(error) == "cannot-connect"
+                assert "did not answer within 0.3 s" in str(error)
+                assert not asked[-1]
+            else:
+                wait_sealed(tmp_path, ["a"], wal_end(server, database), running)
+                assert contents(tmp_path, "a") == Counter([(1,), (2,)])
+        finally:
+            running.end()
 
 
 def test_a_column_added_behind_is_left_out(server: PostgresServer, database: str, tmp_path: Path) -> None:
