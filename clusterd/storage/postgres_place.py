@@ -36,6 +36,7 @@ from shm_arrangements.frontier import Frontier
 __all__ = ["PostgresPlace"]
 
 _PARTS = "parts"
+_CONNECT_AGAIN_S = 3
 _CREATION = 5_081_931  # of the advisory lock under which the tables are made
 
 
@@ -87,7 +88,9 @@ class PostgresPlace:
 
     def connection(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
-            self._connection = _connect(self._dsn)
+            # Who has been connected has other things to do than to wait for a host that is gone.
+            wait_s = LOCK_TIMEOUT_S if self._connection is None else _CONNECT_AGAIN_S
+            self._connection = _connect(self._dsn, wait_s)
         return self._connection
 
     def _rows(self, query: Any, values: Sequence[Any] = ()) -> list[Any]:
@@ -126,7 +129,7 @@ class PostgresPlace:
         return []
 
     def notices(self) -> PostgresNotices:
-        return PostgresNotices(_connect(self._dsn))
+        return PostgresNotices(_connect(self._dsn, _CONNECT_AGAIN_S))
 
     def close(self) -> None:
         if self._connection is not None:
@@ -171,10 +174,10 @@ def _split(uri: str) -> tuple[str, str]:
     return f"{split.scheme}://{split.netloc}{split.path}" + (f"?{rest}" if rest else ""), parts
 
 
-def _connect(dsn: str) -> psycopg.Connection[Any]:
+def _connect(dsn: str, wait_s: int = LOCK_TIMEOUT_S) -> psycopg.Connection[Any]:
     with database_errors():
         connection = psycopg.connect(
-            dsn, autocommit=True, connect_timeout=LOCK_TIMEOUT_S, application_name="clusterd",
+            dsn, autocommit=True, connect_timeout=wait_s, application_name="clusterd",
             options=f"-c lock_timeout={LOCK_TIMEOUT_S}s -c client_min_messages=warning",
         )  # fmt: skip
     connection.prepare_threshold = None  # a pooler may stand between

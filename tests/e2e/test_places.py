@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,14 @@ def test_a_replica_follows_shards_in_a_database(
         at = client.write("fruit", [("fig", 1)])
         assert sorted(fruit.peek(at=at).rows()) == [("apple", 50), ("fig", 1), ("pear", 5)]
         assert location in repr(client)
+        server.stop("immediate")
+        assert sorted(fruit.peek(at=at).rows()) == [("apple", 50), ("fig", 1), ("pear", 5)]
+        server.start()
+        with suppress(OSError):  # what its connection was, it learns at the next use
+            client.store.has_shard("fruit")
+        at = client.write("fruit", [("plum", 2)])
+        assert fruit.peek(keys=["plum"], at=at).rows() == [("plum", 2)]
+        assert replica.stderr().count('"event":"ShardOutOfReach"') == 1
     with Store.open(location) as store:
         shard = store.shard("fruit")
         assert shard.upper == Frontier.at(at + 1)
