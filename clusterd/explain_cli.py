@@ -31,7 +31,7 @@ _HELP = {"help_option_names": ["-h", "--help"]}
     help="The replica: unix:PATH or tcp:HOST:PORT.",
 )  # fmt: skip
 def explain(id: str, analyze: bool, address: str) -> None:
-    """Print the plan of the dataflow that makes ID, as the replica runs it.
+    """Print the plan of the dataflow that makes ID.
 
     Times are of an operator alone, since it was built; `longest` is its longest piece of work, in which
     nobody else had a turn. Memory in shared memory stands with the operator that writes it. A recursion has
@@ -79,9 +79,9 @@ def _said(client: Client, id: str) -> dict[str, list[dict[str, Any]]]:
 @click.argument("relation", required=False)
 @click.option("--json", "as_json", is_flag=True, help="A JSON object a line.")
 def introspection(relation: str | None, as_json: bool) -> None:
-    """List the relations in which a replica says what it does, or the columns of RELATION.
+    """List the relations that say what a replica does.
 
-    Read them with `clusterd sql`, or from a program: `client.relation("hydration").peek()`.
+    With RELATION, its columns. Read them with `clusterd sql`, or from a program: `client.relation("hydration").peek()`.
 
     \b
     Examples:

@@ -20,6 +20,7 @@ def least(frontiers: Iterable[Time]) -> Time:
 
 
 def frontiers(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every collection that is made here."""
     for sample in samples.workers:
         for each in sample.collections:
             if each.dataflow:
@@ -28,6 +29,7 @@ def frontiers(samples: Samples, outside: Outside) -> Iterator[Row]:
 
 
 def import_frontiers(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every input of every dataflow."""
     for worker, shape, now in samples.dataflows():
         for each in now.imports:
             behind = _holds_back(shape, now, each.upper)
@@ -42,6 +44,7 @@ def _holds_back(shape: DataflowShape, now: DataflowFigures, upper: Time) -> bool
 
 
 def staleness(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every collection, against its inputs."""
     for sample in samples.workers:
         figures = samples.figures(sample.process)
         for each in sample.collections:
@@ -62,6 +65,7 @@ def _lag(inputs: Time, upper: Time) -> int:
 
 
 def publications(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every index, by the worker that writes it."""
     readers: dict[tuple[str, int], list[CollectionFigures]] = {}
     for sample in samples.workers:
         for each in sample.collections:
@@ -107,5 +111,6 @@ def _held_by(at: CollectionFigures) -> str | None:
 
 
 def errors(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every index that has errors in data."""
     for each in outside.errors:
         yield each.worker, each.id, each.incarnation, each.count, each.sample, each.first, each.last

@@ -15,6 +15,7 @@ __all__ = ["arrangement_sharing", "arrangement_sizes"]
 
 
 def arrangement_sizes(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every operator that keeps something, every half of an index."""
     indexes: dict[tuple[str, str, int], list[IndexFigures]] = {}
     for sample in samples.workers:
         for half in sample.indexes:
@@ -38,6 +39,7 @@ def arrangement_sizes(samples: Samples, outside: Outside) -> Iterator[Row]:
 
 
 def arrangement_sharing(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every process for every index that it has mapped."""
     for sample in samples.workers:
         for each in sample.snapshots:
             yield each.id, each.incarnation, sample.process, sample.pid, each.nbytes, None, each.used_ms

@@ -16,6 +16,7 @@ __all__ = ["config", "peek_durations", "peeks_active", "processes", "step_durati
 
 
 def peeks_active(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every peek that is owed an answer, as far as samples tell them."""
     for sample in samples.workers:
         for each in sample.peeks:
             waits_for = None
@@ -29,12 +30,14 @@ def peeks_active(samples: Samples, outside: Outside) -> Iterator[Row]:
 
 
 def peek_durations(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every count that is not 0."""
     for sample in samples.workers:
         for worker, phase, id, below, count in _counts(sample.process, sample.peek_durations):
             yield worker, id, phase, below, count
 
 
 def step_durations(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every count that is not 0."""
     for sample in samples.workers:
         for worker, step, _, below, count in _counts(sample.process, sample.step_durations):
             yield worker, step, below, count
@@ -48,6 +51,7 @@ def _counts(worker: str, histograms: Iterable[DurationFigures]) -> Iterator[Row]
 
 
 def processes(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every process that has said how it is."""
     for each in outside.processes:
         sample = samples.by_process.get(each.process)
         yield (
@@ -58,6 +62,7 @@ def processes(samples: Samples, outside: Outside) -> Iterator[Row]:
 
 
 def config(samples: Samples, outside: Outside) -> Iterator[Row]:
+    """Every setting, and every knob of the start."""
     for supervisor in samples.supervisors:
         for name, value in supervisor.config:
             yield name, value, "start"
