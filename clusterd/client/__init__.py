@@ -23,11 +23,13 @@ from clusterd.client.feed import Batch, SubscriptionEnded
 from clusterd.client.index import Index
 from clusterd.client.modes import TooStale
 from clusterd.client.peeks import Bounded
+from clusterd.client.place import instance_at
 from clusterd.client.session import Client
+from clusterd.client.sql_result import SqlFailed
 from clusterd.client.subscription import Subscription
 from clusterd.client.view import View
 
 __all__ = [
     "Answer", "Batch", "Bounded", "Client", "CopyFailed", "Index", "PeekCanceled", "PeekFailed",
-    "Subscription", "SubscriptionEnded", "TooStale", "View", "schema_of",
+    "SqlFailed", "Subscription", "SubscriptionEnded", "TooStale", "View", "instance_at", "schema_of",
 ]  # fmt: skip

@@ -21,6 +21,7 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
@@ -71,7 +72,8 @@ class SqlSession:
     def tables(self, query: str) -> list[str]:
         """The tables that a SELECT names. Raises: SqlFailed; NotInstalled."""
         database = self._open()
-        [(told,)] = self._execute(lambda: database.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]))
+        asked = "SELECT json_serialize_sql(?::VARCHAR)"
+        [(told,)] = self._execute(lambda: database.execute(asked, [query]).fetchall())
         parsed = msgspec.json.decode(told)
         if parsed["error"]:
             raise SqlFailed(parsed["error_message"])
@@ -90,7 +92,8 @@ class SqlSession:
         """Run one SELECT at `at` (None: the newest time that all the tables it names can be read at).
 
         names: what tables stand for: an id, or a name as it is published or a shard has it; in any letters.
-        timeout_s: how long to wait for `at` to be sealed, of indexes (None: as long as it takes).
+        timeout_s: how long to wait for `at` to be sealed, of indexes, or for the first time that is (None: as
+        long as it takes).
 
         Raises: SqlFailed; NotInstalled without duckdb; PublicationClosed naming a table that is not there;
         WaitTimeout; SqlStopped; DataError as a table holds it; what else `shm_arrangements.snapshot` raises;
@@ -147,8 +150,9 @@ class SqlSession:
         if self._database is not None:
             _parents.append(self._database)  # closing it would wait for threads that a fork does not bring
         config: dict[str, Any] = {"enable_external_access": False, "python_enable_replacements": False}
-        self._database = duckdb.connect(":memory:", config=config)
-        self._database.execute("SET TimeZone = 'UTC'")
+        database = duckdb.connect(":memory:", config=config)
+        database.execute("SET TimeZone = 'UTC'")
+        self._database = database  # now it may be stopped
         self._pid = os.getpid()
         return self._database
 
@@ -157,8 +161,7 @@ class SqlSession:
         import duckdb
 
         try:
-            done = do()
-            return done.fetchall() if hasattr(done, "fetchall") else done
+            return do()
         except duckdb.InterruptException as error:
             raise SqlStopped("the query was stopped") from error
         except duckdb.Error as error:
@@ -169,14 +172,17 @@ class SqlSession:
         registered = []
         try:
             for name, view in views.items():
-                database.register(name, _arrow_of(name, view))
+                rows = _arrow_of(name, view)
                 registered.append(name)
+                self._execute(partial(database.register, name, rows))
             if self._is_stopped:
                 raise SqlStopped("the query was stopped")
             return SqlResult(self._execute(lambda: database.sql(query).to_arrow_table()), time)
         finally:
-            for name in registered:
-                database.unregister(name)
+            while registered:
+                with contextlib.suppress(SqlStopped):  # it is too late for that
+                    self._execute(partial(database.unregister, registered[-1]))
+                    registered.pop()
 
     def _views(
         self, wanted: Mapping[str, str], at: int | None, timeout_s: float | None
@@ -198,7 +204,7 @@ class SqlSession:
         time = at
         views: dict[str, ReadView] = {}
         if indexes:
-            if at is not None and timeout_s != 0:
+            if timeout_s != 0:
                 self._wait(indexes.values(), at, timeout_s)
             taken = snapshot(list(indexes.values()), at)
             if at is None and shards and newest_of_shards(shards.values()) < taken.at:
@@ -212,8 +218,14 @@ class SqlSession:
             views[name] = stored_view(shard, time)
         return time, views
 
-    def _wait(self, indexes: Iterable[Attached], at: int, timeout_s: float | None) -> None:
-        """Until `at` is sealed. Raises: WaitTimeout, SqlStopped."""
+    def _wait(self, indexes: Iterable[Attached], at: int | None, timeout_s: float | None) -> None:
+        """Until `at` is sealed, or (None) any time at all. Raises: WaitTimeout, SqlStopped."""
+        if at is None:
+            for each in indexes:
+                since = each.since
+                if not since.is_empty and each.upper.less_equal(since.time):
+                    self._wait([each], since.time, timeout_s)
+            return
         deadline_s = None if timeout_s is None else monotonic() + timeout_s
         waited = list(indexes)
         while not self._is_stopped:

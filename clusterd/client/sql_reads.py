@@ -26,10 +26,13 @@ from clusterd.client.peeks import At, Bounded
 from clusterd.client.sql import SqlSession
 from clusterd.client.sql_result import SqlResult
 from clusterd.introspection.relations import IDS
+from shm_arrangements.errors import NotSealed
 
 __all__ = ["Names", "sql"]
 
 T = TypeVar("T")
+
+_THE_TABLES = "the tables of the query"
 
 Names: TypeAlias = Mapping[str, Handle | str]
 """What tables of a query stand for: what created them returned, or an id or name."""
@@ -64,11 +67,17 @@ def sql(
                 left_s = None if deadline_s is None else max(0.0, deadline_s - monotonic())
                 yield from peeks.wait_frontier(core, one.export.id, time + 1, left_s)
     named = {name: where for name, (where, _) in meant.items()}
-    result: SqlResult = yield _work(
-        session, partial(session.run, query, time, names=named, timeout_s=timeout_s)
-    )
+    wait_s = 0.0 if isinstance(at, Bounded) else timeout_s
+    try:
+        result: SqlResult = yield _work(
+            session, partial(session.run, query, time, names=named, timeout_s=wait_s)
+        )
+    except NotSealed as error:
+        if isinstance(at, Bounded):
+            raise TooStale(_THE_TABLES, None, written, at.behind) from error
+        raise
     if isinstance(at, Bounded) and result.time is not None and result.time < written - at.behind:
-        raise TooStale("sql", result.time, written, at.behind)
+        raise TooStale(_THE_TABLES, result.time, written, at.behind)
     return result
 
 

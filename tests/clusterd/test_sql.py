@@ -342,6 +342,12 @@ def test_a_time_is_waited_for_as_long_as_is_said(held: Instance) -> None:
         if end == session.stop:
             assert isinstance(found.pop(), SqlStopped)
     assert sorted(found.pop()) == [("fig", 1), ("fig", 2)]
+    fresh = _index(held, "u10")
+    with pytest.raises(WaitTimeout):
+        session.run("FROM u10", timeout_s=0.01)  # nothing is sealed
+    fresh.advance(Frontier.at(1))
+    assert session.run("FROM u10", timeout_s=0.01).rows() == []
+    fresh.close()
     session.stop()  # nothing runs
     assert session.run("SELECT 1").rows() == [(1,)]
     session.close()
