@@ -29,7 +29,7 @@ def _voluntary_switches(pid: int) -> int:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_an_idle_daemon_makes_no_wake_ups_at_all(mode: str, tmp_path: Path) -> None:
-    with client_in(mode, tmp_path) as (replica, client):
+    with client_in(mode, tmp_path, introspection=True) as (replica, client):
         append_pairs(client, "s", np.arange(1000), np.arange(1000))
         index = client.create_index("s", key=["a"])
         index.wait(0)
