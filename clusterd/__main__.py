@@ -23,9 +23,13 @@ _DEFAULT_SOCKET = "unix:clusterd.sock"
 _DEFAULT_DATA_DIR = "clusterd-data"
 _ELSEWHERE: Mapping[str, str] = MappingProxyType(
     {
+        "explain": "clusterd.explain_cli:explain",
+        "introspection": "clusterd.explain_cli:introspection",
         "load": "clusterd.storage.cli:load",
         "merge": "clusterd.storage.cli:merge",
+        "profile": "clusterd.profile_cli:profile",
         "sql": "clusterd.sql_cli:sql",
+        "top": "clusterd.top_cli:top",
     }
 )
 

@@ -43,8 +43,10 @@ ONLY = {
         "clusterd/driver_cli.py",
         "clusterd/explain_cli.py",
         "clusterd/ingest/cli.py",
+        "clusterd/profile_cli.py",
         "clusterd/sql_cli.py",
         "clusterd/storage/cli.py",
+        "clusterd/top_cli.py",
         "shm_arrangements/cli.py",
     },
 }
@@ -114,7 +116,7 @@ LAYERS = {
         ["operators"], ["dataflow"], ["render"], ["runtime"], ["link", "introspection.collect_"],
         ["runtime.loop"], ["introspection.observer"], ["turns"], ["client_links"], ["endpoint", "listening"],
         ["console"], ["supervisor"], ["launcher", "client"], ["driver"],
-        ["driver_cli", "explain_cli", "sql_cli", "__main__"],
+        ["driver_cli", "explain_cli", "profile_cli", "sql_cli", "top_cli", "__main__"],
     ],
 }  # fmt: skip
 

@@ -76,6 +76,10 @@ class Tables:
         for owed in self._owed.values():
             owed.clear()
 
+    def rows(self, name: str) -> list[Row]:
+        """What relation `name` holds, as it was told."""
+        return [row for row, count in self._counts.get(name, {}).items() for _ in range(count)]
+
     def take(self, watcher: int) -> dict[str, Change]:
         """What is owed to a watcher, which is told with that."""
         owed, self._owed[watcher] = self._owed[watcher], {}
