@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
@@ -398,6 +399,7 @@ class _Environment:
         self._dataflows = dataflows
         self._build = build
         self._owned = dataflows._owned
+        self._snapshot: Callable[[Key], Halves] = partial(_snapshot, dataflows, build.header)
         self._exports = dict(build.exports)
         self._imports: dict[str, Key] = {key[0]: key for key in build.imports}
         self.sources: list[tuple[str, ImportSource]] = []
@@ -408,15 +410,6 @@ class _Environment:
         self._follows = build.header.exports[0].kind == "subscribe"
         if dataflows._published is not None and not self._follows:
             self._snapshots = {key[0]: self._snapshot(key) for key in build.imports}
-
-    def _snapshot(self, key: Key) -> Halves:
-        if key in self._owned:
-            header = self._build.header
-            reader = self._owned.reader(key, only_at=header.as_of if is_one_shot(header) else None)
-            return FrozenTrace.of(reader.oks), FrozenTrace.of(reader.errs)
-        assert self._dataflows._published is not None
-        oks, errs = self._dataflows._published.snapshot(key)
-        return oks, errs
 
     def source(self, imported: SourceImport) -> Source:
         store = self._dataflows.store
@@ -453,9 +446,9 @@ class _Environment:
         if not is_one_shot(header):
             self._owned.alias(key, original)
             return
-        taken = self._snapshots.get(index)
+        snapshot, taken = self._snapshot, self._snapshots.get(index)  # not self: that would be a circle
         frozen = self._owned.freeze(key, export, header.as_of)
-        self.frozen.append((frozen, lambda: self._snapshot(original) if taken is None else taken))
+        self.frozen.append((frozen, lambda: snapshot(original) if taken is None else taken))
 
     def view(self, export: Export) -> ViewWriter:
         views, as_of = self._dataflows.views, self._build.header.as_of
@@ -474,6 +467,17 @@ class _Environment:
     def subscribed(self, export: Export, subscription: ExportSubscribe) -> None:
         # Also if it was dropped before it was built: others may go on as it.
         self.subscription = subscription
+
+
+def _snapshot(dataflows: Dataflows, header: DataflowHeader, key: Key) -> Halves:
+    """An index as it is, for a dataflow that takes it so."""
+    owned = dataflows._owned
+    if key in owned:
+        reader = owned.reader(key, only_at=header.as_of if is_one_shot(header) else None)
+        return FrozenTrace.of(reader.oks), FrozenTrace.of(reader.errs)
+    assert dataflows._published is not None
+    oks, errs = dataflows._published.snapshot(key)
+    return oks, errs
 
 
 def _is_maintained(header: DataflowHeader) -> bool:
