@@ -7,7 +7,7 @@ case checks its answer against numpy first.
 
 from __future__ import annotations
 
-from bench.arrangements import loads, reads, updates
+from bench.arrangements import loads, reads, sql, updates
 from bench.arrangements.common import FULL_ROWS, Bench, Sizes
 from bench.harness import Recorder, say, table
 from shm_arrangements.kernels.warm import warm
@@ -28,6 +28,7 @@ CASES = {
     "consecutive": reads.consecutive,
     "scans": reads.scans,
     "churn": updates.churn,
+    "sql": sql.small,
 }
 
 

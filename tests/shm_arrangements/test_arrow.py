@@ -159,3 +159,11 @@ def test_a_record_batch_has_names_nullability_and_counts_if_asked() -> None:
     )
     counted = arrow.to_record_batch(specs, columns, np.array([1, 3]))
     assert counted.to_pylist() == [{"k": 1, "v": "a", "count": 1}, {"k": 2, "v": None, "count": 3}]
+
+
+def test_polars_reads_what_arrow_is_given() -> None:
+    polars = pytest.importorskip("polars")
+    columns = (ColumnSpec("k", ColumnType.INT64, False), ColumnSpec("t", ColumnType.TEXT, True))
+    rows = [Column.from_pylist(ColumnType.INT64, [1, 2]), Column.from_pylist(ColumnType.TEXT, ["a", None])]
+    frame = polars.from_arrow(arrow.to_record_batch(columns, rows))
+    assert frame.rows() == [(1, "a"), (2, None)]
