@@ -12,7 +12,6 @@ Does not: run rounds (scheduler.py), carry the sequence to other workers.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -50,7 +49,7 @@ class RoundSequence:
     """Rounds that were decided and have not begun, in order; at most one a dataflow."""
 
     def __init__(self) -> None:
-        self._waiting: deque[RoundEntry] = deque()
+        self._waiting: dict[Hashable, RoundEntry] = {}  # by dataflow
         self._next = 0
 
     def __len__(self) -> int:
@@ -58,17 +57,17 @@ class RoundSequence:
 
     def append(self, dataflow: Hashable, round: Round) -> RoundEntry:
         """Decide a round. Worker 0 alone."""
-        if any(entry.dataflow == dataflow for entry in self._waiting):
+        if dataflow in self._waiting:
             raise InvariantViolation("a dataflow has one round in waiting", dataflow=dataflow, round=round)
         entry = RoundEntry(self._next, dataflow, round)
         self._next += 1
-        self._waiting.append(entry)
+        self._waiting[dataflow] = entry
         return entry
 
     def take(self) -> RoundEntry | None:
         """The next round to begin."""
-        return self._waiting.popleft() if self._waiting else None
+        return self._waiting.pop(next(iter(self._waiting))) if self._waiting else None
 
     def forget(self, dataflow: Hashable) -> None:
         """The dataflow is gone: so is its round."""
-        self._waiting = deque(entry for entry in self._waiting if entry.dataflow != dataflow)
+        self._waiting.pop(dataflow, None)
