@@ -84,16 +84,14 @@ class ExportCopyTo:
             self._destination.commit()
         except MultiplicityOverflow:
             self._failed = Refusal("multiplicity-overflow", "a multiplicity leaves 64 bits")
-        except Refusal as refusal:
-            self._failed = refusal
+        except Refusal as refusal:  # itself it holds the frames it came through, and what they hold
+            self._failed = Refusal(refusal.code, refusal.message, refusal.hint)
         if self._failed is not None:
             self._destination.abort()
 
-    def take(self) -> int:
-        """How many rows were written. Raises Refusal: why there is no file."""
-        if self._failed is not None:
-            raise self._failed
-        return self._rows
+    def take(self) -> int | Refusal:
+        """How many rows were written, or why there is no file."""
+        return self._rows if self._failed is None else self._failed
 
     def statistics(self) -> OperatorStatistics:
         """What waits for the end of the round."""

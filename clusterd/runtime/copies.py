@@ -20,10 +20,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def tell_copied(number: int, copy: ExportCopyTo) -> Tell:
     """The answer of a copy, of dataflow `number`, whose round is over."""
-    try:
-        result = _encode(Copied(copy.take()))
-    except Refusal as refusal:
-        result = encode_copy_error(refusal)
+    taken = copy.take()
+    result = encode_copy_error(taken) if isinstance(taken, Refusal) else _encode(Copied(taken))
     return Tell(number, result, Frontier.minimum(), True, Frontier.empty())
 
 

@@ -225,6 +225,7 @@ class Dataflows:
             running.is_running = False
             if not isinstance(failed.error, self._ends_alone(running.build.header)):
                 raise failed.error
+            _forget_frames(failed.error)
             done.append(_failed(failed.dataflow, failed.error))
         for completed in step.completed:
             assert isinstance(completed.dataflow, int)
@@ -478,6 +479,14 @@ def _snapshot(dataflows: Dataflows, header: DataflowHeader, key: Key) -> Halves:
     assert dataflows._published is not None
     oks, errs = dataflows._published.snapshot(key)
     return oks, errs
+
+
+def _forget_frames(error: BaseException) -> None:
+    """They hold what the dataflow held, and themselves: in a circle, until a collection of garbage."""
+    found: BaseException | None = error
+    while found is not None:
+        found.__traceback__ = None
+        found = found.__cause__ or found.__context__
 
 
 def _is_maintained(header: DataflowHeader) -> bool:
