@@ -19,6 +19,7 @@ import msgspec
 import pytest
 
 from clusterd.convert import updates_from_rows
+from clusterd.multiplexer.sessions import MAX_EPOCH
 from controller_proto import command as say
 from controller_proto.codec import decode_response, encode_body, encode_message
 from controller_proto.dataflow import Build, DataflowBody, DataflowHeader, Export, IndexImport, SourceImport
@@ -231,7 +232,7 @@ def sessions(seeds: range, workers: int) -> None:
                     peer.close()
             for peer in peers:
                 peer.close()
-            peers = [_controller(daemon, 1 << 63)]
+            peers = [_controller(daemon, MAX_EPOCH)]
             _settle(daemon, peers)
             peers[0].say(_frame(say.AllowCompaction(10_000_000, "u1", ())))
             _settle(daemon, peers)
