@@ -121,12 +121,16 @@ class OperatorStatistics:
     """What an operator keeps, and what it has looked at: `touched_rows` counts state rows read, ever.
 
     expected_rows: of a source, the updates that its round reads, or somewhat more; 0 if that is not known.
+    groups, largest_group: of what keeps groups in order, how many there are and the rows of the largest, as
+    counted not long ago; -1 for what has no such groups.
     """
 
     state_rows: int = 0
     state_bytes: int = 0
     touched_rows: int = 0
     expected_rows: int = 0
+    groups: int = 0
+    largest_group: int = -1
 
 
 class Operator(Protocol):

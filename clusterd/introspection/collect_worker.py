@@ -352,6 +352,8 @@ def _operators(graph: Graph) -> Iterator[OperatorFigures]:
             0 if node.places else state.state_rows,  # told of each place by itself
             0 if node.places else state.state_bytes,
             state.touched_rows,
+            state.groups,
+            state.largest_group,
         )
         for place in node.places:
             rows = place.rows_in, place.rows_out, place.errs_in, place.errs_out
@@ -364,6 +366,8 @@ def _operators(graph: Graph) -> Iterator[OperatorFigures]:
                 inner.state_rows,
                 inner.state_bytes,
                 inner.touched_rows,
+                inner.groups,
+                inner.largest_group,
             )
 
 

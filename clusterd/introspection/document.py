@@ -72,9 +72,9 @@ Why an index is not compacted: `held_by` in `publications`. What a peek waits fo
 
 There are no hints to give here: a top-k, a minimum or a maximum keeps the rows of a group in one ordered
 tree, and a change costs the depth of that, whatever was expected; `expected_group_size` is taken and changes
-nothing. What can be too large is a group itself. `group_size_advice` has a row for each such operator whose
-largest group is much larger than the others: how many groups there are, and how large the largest is. A
-larger group key, a filter or a limit before it makes that smaller.
+nothing. What can be too large is a group itself. `group_size_advice` has a row for each such operator: how
+many groups there are, how large the largest is, and, if that is 10 times the average and a thousand rows,
+what to do.
 """
 
 

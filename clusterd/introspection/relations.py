@@ -274,14 +274,14 @@ RELATIONS: Final[tuple[Relation, ...]] = (
         ),
     ),
     relation(
-        "group_size_advice", "An operator with groups of very different sizes, and what that means.",
+        "group_size_advice", "An operator that keeps groups in order, how large they are, and what to do.",
         rows_dataflows.group_sizes, key=("worker", "dataflow"),
         fields=(
             _WORKER, _DATAFLOW, _OPERATOR, _NAME,
             ("groups", "bigint", "how many"),
-            ("records", "bigint", "rows in all of them"),
+            ("records", "bigint", "rows that it keeps"),
             ("largest", "bigint", "rows in the largest"),
-            ("skew", "double?", "how many times the largest is what they are on average"),
+            ("skew", "double", "how many times the largest is what they are on average"),
             ("advice", "text?", "what to do; NULL: nothing"),
         ),
     ),

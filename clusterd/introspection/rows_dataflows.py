@@ -6,8 +6,9 @@ Does not: say what the columns mean (relations.py).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
-from clusterd.introspection.sample import DataflowFigures, DataflowShape, Outside
+from clusterd.introspection.sample import DataflowShape, Outside
 from clusterd.introspection.samples import Samples
 from controller_proto.schema import Row
 
@@ -15,6 +16,9 @@ __all__ = [
     "channels", "dataflows", "exports", "group_sizes", "hydration", "hydration_operators", "operator_elapsed",
     "operators", "plan_mapping",
 ]  # fmt: skip
+
+_SKEWED: Final = 10.0  # times the average group
+_LARGE: Final = 1_000  # rows; a smaller one is no trouble
 
 
 def dataflows(samples: Samples, outside: Outside) -> Iterator[Row]:
@@ -115,16 +119,13 @@ def group_sizes(samples: Samples, outside: Outside) -> Iterator[Row]:
     """Every operator that says how large its groups are."""
     for worker, shape, now in samples.dataflows():
         for made, each in zip(shape.operators, now.operators, strict=True):
-            if each.largest_group >= 0:
-                yield (
-                    worker, shape.dataflow, each.operator, made.name, each.groups, each.state_rows,
-                    each.largest_group, *_advice(now, each.groups, each.state_rows, each.largest_group),
-                )  # fmt: skip
-
-
-def _advice(now: DataflowFigures, groups: int, rows: int, largest: int) -> tuple[float | None, str | None]:
-    """How much larger the largest group is than one of average size; what that means."""
-    if not groups or not rows:
-        return None, None
-    skew = round(largest * groups / rows, 2)
-    return skew, None
+            if each.largest_group < 0 or not each.groups:
+                continue
+            skew = round(each.largest_group * each.groups / max(1, each.state_rows), 2)
+            advice = None
+            if skew >= _SKEWED and each.largest_group >= _LARGE:
+                advice = "a larger group key, or a filter or limit before it, makes its largest group smaller"
+            yield (
+                worker, shape.dataflow, each.operator, made.name, each.groups, each.state_rows,
+                each.largest_group, skew, advice,
+            )  # fmt: skip

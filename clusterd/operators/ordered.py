@@ -89,6 +89,7 @@ class OrderedRows:
         self._state: Ints = np.zeros(treap.STATE_SIZE, np.int64)
         self._faults = fault_arrays()
         self.visited = 0
+        self._sizes = (0, 0, 0)  # groups, largest, and `visited` when they were counted
 
     def _start(self) -> None:
         """What is kept by row of the table."""
@@ -103,6 +104,19 @@ class OrderedRows:
 
     def __len__(self) -> int:
         return len(self.table)
+
+    def group_sizes(self) -> tuple[int, int]:
+        """How many groups have rows, and how many rows the largest has, each as often as it occurs.
+
+        Counted anew when as many nodes were visited as there are groups, so it costs what work costs.
+        """
+        groups, largest, visited = self._sizes
+        if not groups or self.visited - visited >= groups:
+            roots = self._root.a[self._root.a >= 0]
+            sizes = self._nodes.a[roots, treap.BELOW]
+            groups, largest = len(roots), int(sizes.max(initial=0))
+            self._sizes = groups, largest, self.visited
+        return groups, largest
 
     @property
     def nbytes(self) -> int:

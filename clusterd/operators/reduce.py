@@ -398,10 +398,14 @@ class ReduceOperator:
 
     def statistics(self) -> OperatorStatistics:
         held = self._sums.words.nbytes + self._groups.nbytes + self._partials.nbytes
+        sizes = [kept.group_sizes() for kept in self._edges.values() if isinstance(kept, OrderedRows)]
+        groups, largest = max(sizes, key=lambda each: each[1], default=(0, -1))
         return OperatorStatistics(
             state_rows=len(self._groups) + sum(len(kept) for kept in self._kept),
             state_bytes=held + sum(kept.nbytes for kept in self._kept),
             touched_rows=self._touched + sum(kept.visited for kept in self._kept),
+            groups=groups,
+            largest_group=largest,
         )
 
     def close(self) -> None:

@@ -170,8 +170,9 @@ class TopKOperator:
     def statistics(self) -> OperatorStatistics:
         held = self._groups.nbytes + self._rows.nbytes + self._bounds.nbytes
         held += self._holders.nbytes + self._touched.nbytes + self._marks.nbytes
+        groups, largest = self._rows.group_sizes()
         return OperatorStatistics(
-            state_rows=len(self._rows), state_bytes=held, touched_rows=self._rows.visited
+            len(self._rows), held, self._rows.visited, groups=groups, largest_group=largest
         )
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from controller_proto.codec import encode_body
 from controller_proto.command import AllowCompaction, CancelPeek, CreateDataflow, Schedule
 from controller_proto.dataflow import Build, DataflowBody, DataflowHeader, Export, IndexImport, SourceImport
 from controller_proto.expr import Call, ColumnRef, Literal
-from controller_proto.plan import Get, Join, LetRec, Mfp, Plan, Reduce, Union
+from controller_proto.plan import Aggregate, Get, Join, LetRec, Mfp, OrderBy, Plan, Reduce, TopK, Union
 from controller_proto.response import Frontiers
 from controller_proto.schema import SAMPLE_SCHEMA, Column, ColumnType, Schema
 from shm_arrangements.discover import list_publications
@@ -295,6 +295,31 @@ def test_a_recursion_has_its_operators_with_what_each_did_and_keeps(tmp_path: Pa
         mapped = only(said["plan_mapping"], dataflow=scope["dataflow"], operator=distinct)
         assert [row["text"] for row in mapped] == ["Distinct"]
         assert only(said["dataflow_channels"], dataflow=scope["dataflow"], target=distinct)
+
+
+@pytest.mark.slow
+def test_a_group_much_larger_than_the_others_is_told_with_what_to_do(tmp_path: Path) -> None:
+    top = TopK(Get("u1"), (1,), (OrderBy(0),), Literal(ColumnType.INT64, 1))
+    least = Reduce(Get("u1"), (ColumnRef(1),), (Aggregate("min", ColumnRef(0)),))
+    smallest = Schema((SAMPLE_SCHEMA.columns[1], Column("min", ColumnType.INT64)))
+    with Shell(tmp_path, 0) as replica:
+        replica.boot()
+        replica.write([(n, "large") for n in range(3_000)] + [(n, f"small {n}") for n in range(100)], 0)
+        replica.index("u1")
+        over(replica, "u2", ("u1",), top, SAMPLE_SCHEMA)
+        over(replica, "u3", ("u1",), least, smallest)
+        replica.settle()
+        looking = Looking(replica)
+        said = looking.look()
+        for name in ("top-k", "reduce"):
+            told = one(said["group_size_advice"], name=name)
+            assert (told["groups"], told["largest"]) == (101, 3_000)
+            assert told["skew"] > 10
+            assert "group key" in told["advice"]
+        replica.write([(n, "large") for n in range(2_999)], 1, -1)
+        replica.settle()
+        told = one(looking.look()["group_size_advice"], name="top-k")
+        assert (told["groups"], told["largest"], told["advice"]) == (101, 1, None)
 
 
 @pytest.mark.slow
