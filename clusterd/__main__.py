@@ -185,7 +185,7 @@ def serve(
 
 @main.command()
 def warm() -> None:
-    """Compile and cache every kernel, so that the first start does not.
+    """Compile and cache every kernel, before a start has to.
 
     \b
     Example:

@@ -49,8 +49,8 @@ _MAY_NOT = (
 def profile(seconds: int, output: Path, address: str) -> None:
     """Sample all processes into one flame graph.
 
-    Each a hundred times a second. It needs the right to look into other processes (ptrace). What compiled kernels do shows as the function
-    that called them.
+    Each a hundred times a second. It needs the right to look into other processes (ptrace). What compiled
+    kernels do shows as the function that called them.
 
     \b
     Examples:

@@ -49,7 +49,7 @@ def sql(
     query: str, at: int | None, wait_s: float, instance: str | None, data_dir: str | None, form: str,
     output: Path | None,
 ) -> None:  # fmt: skip
-    """Run a SELECT over the indexes of a replica, all at one time.
+    """Run a SELECT over the indexes of a replica.
 
     Tables are indexes, by id or name as `shm-arrangements ls` lists them, and with --data-dir also shards and
     materialized views, by name. Each row is there as often as it occurs. Rows come from shared memory (of

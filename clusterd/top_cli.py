@@ -40,8 +40,8 @@ PACE_S = 0.5
 def top(address: str, once: bool) -> None:
     """Show what a daemon is doing, in a terminal.
 
-    Processes, how far collections are and what they wait for, peeks. The page is drawn again when something changed, until ^C. What it shows are the relations that
-    `clusterd introspection` lists.
+    Processes, how far collections are and what they wait for, peeks. The page is drawn again when something
+    changed, until ^C. What it shows are the relations that `clusterd introspection` lists.
 
     \b
     Examples:
