@@ -1,7 +1,8 @@
 """The multiplexer's connections to clients: bytes become events of the state machine, its answers bytes.
 
 Who does not read is bounded: its commands are not read while it has answers to take, and past a limit it is
-closed. Nor are they while some that were read wait for their turn, so that who says much is bounded as well.
+closed. Nor are they while some that were read wait for their turn, so that who says much is bounded as well;
+nor while so many of its reads by key are on their way that another's would wait behind them (`is_ahead`).
 One whose session is over is told why, and closed once that was taken or `flush_s` have passed.
 
 Does not: decide anything about commands.
@@ -43,7 +44,8 @@ class ClientLink:
 class ClientLinks:
     """All of them, and the listener. `by_session` has those that are not closed.
 
-    do: hand an event to the state machine, and do what it returns. buffer: of every link of the loop.
+    do: hand an event to the state machine, and do what it returns. is_ahead: whether a session is to wait.
+    buffer: of every link of the loop.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class ClientLinks:
         config: MuxConfig,
         turns: Turns,
         do: Callable[[Event], None],
+        is_ahead: Callable[[int], bool],
         buffer: bytearray,
     ) -> None:
         self.by_session: dict[int, ClientLink] = {}
@@ -59,6 +62,8 @@ class ClientLinks:
         self._config = config
         self._turns = turns
         self._do = do
+        self._is_ahead = is_ahead
+        self._ahead: dict[ClientLink, None] = {}  # with frames left over until answers came
         self._buffer = buffer
         self._lingering: dict[ClientLink, float] = {}  # closing, and until when
         self._unhandled: dict[ClientLink, None] = {}  # with frames left over from their last turn
@@ -97,6 +102,9 @@ class ClientLinks:
         """Another turn's worth of each client that had more than one."""
         for client in list(self._unhandled):
             self._handle_inbox(client)
+        for client in [client for client in self._ahead if not self._is_ahead(client.session)]:
+            del self._ahead[client]
+            self._touch(client)  # its frames are handled, and it is read again
 
     def close_overdue(self) -> None:
         """Those that did not take their last words in time."""
@@ -107,7 +115,8 @@ class ClientLinks:
 
     def has_room(self, session: int) -> bool:
         """Whether nothing was stuck on its link when that was last written."""
-        return self.by_session[session].mask == IN
+        client = self.by_session[session]
+        return client.mask == (0 if client in self._ahead else IN)
 
     def queue(self, client: ClientLink, payload: bytes | memoryview, head: bytes = b"") -> None:
         """Have a frame of `head`, then `payload`, written at the end of the turn."""
@@ -124,6 +133,7 @@ class ClientLinks:
         client.closing = True
         client.inbox.clear()
         self._unhandled.pop(client, None)
+        self._ahead.pop(client, None)
         self._lingering[client] = time.monotonic() + self._config.flush_s
         if closing.code not in ("fenced", "disconnected"):  # those are told as what they come of
             emit(ClientClosed(session=client.session, code=closing.code, message=closing.message))
@@ -172,7 +182,7 @@ class ClientLinks:
         link = client.link
         if mask & OUT:
             self._touch(client)
-        if not mask & (IN | GONE) or (client in self._unhandled and not mask & GONE):
+        if not mask & (IN | GONE) or (self._has_left_over(client) and not mask & GONE):
             return
         frames = link.on_readable()
         if client.closing:
@@ -185,6 +195,9 @@ class ClientLinks:
         if link.ended:
             self._turns.unwatch(link.fd)  # else its EOF would be told again and again
         self._end_if_over(client)
+
+    def _has_left_over(self, client: ClientLink) -> bool:
+        return client in self._unhandled or client in self._ahead
 
     def _end_if_over(self, client: ClientLink) -> None:
         """Nothing more can come: once all that came was handled, the session ends."""
@@ -201,6 +214,10 @@ class ClientLinks:
         self._unhandled.pop(client, None)
         inbox, session, do = client.inbox, client.session, self._do
         for _ in range(min(len(inbox), self._config.frames_per_turn)):
+            if self._is_ahead(session) and not client.link.ended:
+                self._ahead[client] = None
+                self._touch(client)  # it is not read meanwhile
+                return
             payload = inbox.popleft()
             try:
                 said: Event = Received(session, decode_command(payload), payload)
@@ -225,6 +242,7 @@ class ClientLinks:
         client.closing = True
         self._lingering.pop(client, None)
         self._unhandled.pop(client, None)
+        self._ahead.pop(client, None)
         self._turns.forget(client.link)
         if self.by_session.pop(client.session, None) is not None:
             self._turns.unwatch(client.link.fd)
@@ -240,6 +258,7 @@ class ClientLinks:
         link = client.link
         if link.ended and not client.closing:
             if client.inbox:
+                self._ahead.pop(client, None)  # nobody waits for its answers
                 self._unhandled[client] = None
             self._end_if_over(client)
             return
@@ -251,6 +270,7 @@ class ClientLinks:
             self._end(client, Closing("limit", why, "read answers while sending peeks"))
             return
         paused = link.out_bytes > self._config.client_pause_bytes and not client.closing
+        paused = paused or client in self._ahead
         if not paused and client.inbox:
             self._unhandled[client] = None
         mask = (0 if paused else IN) | (OUT if link.wants_write else 0)

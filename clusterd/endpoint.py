@@ -86,7 +86,9 @@ class Endpoint:
         self._turns = Turns()
         self._control = spec.control
         buffer = bytearray(READ_BYTES)  # of every link
-        self._clients = ClientLinks(spec.listener, self._config, self._turns, self._do, buffer)
+        self._clients = ClientLinks(
+            spec.listener, self._config, self._turns, self._do, self._mux.is_ahead, buffer
+        )
         self._pipes = [link.pipe for link in spec.links]
         self._workers = [FrameLink(pipe.fileno(), buffer=buffer) for pipe in self._pipes]
         self._worker_masks = [IN] * len(self._workers)

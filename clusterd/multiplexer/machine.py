@@ -172,6 +172,10 @@ class Multiplexer:
         """
         return self._reports.take_news()
 
+    def is_ahead(self, session: int) -> bool:
+        """Whether a session's commands are to wait till some of its reads are answered."""
+        return self._peeks.is_ahead(session)
+
     @property
     def sessions_to_fetch(self) -> list[int]:
         """The sessions for which `fetch` has something."""

@@ -21,6 +21,8 @@ from controller_proto.validate import check_peek_size
 
 __all__ = ["Peeks"]
 
+_AHEAD = 128  # reads by key of a session on their way: some 5 ms of work, two turns of the endpoint
+
 
 class Peeks:
     """Peeks in flight. stale_answers: how many came of sessions that were over, or a second time."""
@@ -43,7 +45,9 @@ class Peeks:
         except Refusal as refusal:
             error = PeekError(refusal.code, refusal.message, refusal.hint)
             return [Reply(session.number, PeekResponse(uuid, error))]
-        session.peeks[uuid] = pending = Pending(worker, entry)
+        is_prompt = peek.keys is not None and entry.is_sealed(entry.floor if peek.time is None else peek.time)
+        session.peeks[uuid] = pending = Pending(worker, entry, is_prompt=is_prompt)
+        session.prompt += is_prompt
         self._state.gain(pending)
         return [Forward((worker,), session.number, peek, payload, {entry.id: entry.incarnation})]
 
@@ -80,7 +84,15 @@ class Peeks:
             self._state.lose(pending)
         workers = {pending.worker for pending in session.peeks.values()}
         session.peeks.clear()
+        session.prompt = 0
         return workers
+
+    def is_ahead(self, number: int) -> bool:
+        """Whether the session has said so many reads by key that another's would wait behind them. It is read
+        again when some were answered, which nothing but their worker's pace keeps from happening.
+        """
+        session = self._state.sessions.get(number)
+        return session is not None and session.prompt >= _AHEAD
 
     @property
     def sessions_to_fetch(self) -> list[int]:

@@ -31,13 +31,14 @@ Values = dict[str, Any]
 
 
 class Pending:
-    """A peek that was sent on and not answered."""
+    """A peek that was sent on and not answered. is_prompt: nothing keeps its worker from answering it."""
 
-    __slots__ = ("collection", "worker")
+    __slots__ = ("collection", "is_prompt", "worker")
 
-    def __init__(self, worker: int, collection: Collection) -> None:
+    def __init__(self, worker: int, collection: Collection, *, is_prompt: bool) -> None:
         self.worker = worker
         self.collection = collection
+        self.is_prompt = is_prompt
 
 
 class Session:
@@ -45,18 +46,20 @@ class Session:
 
     stashed: peeks whose answers wait at their workers, the next to fetch a part of first; `fetching`: the one
     of which a part is under way.
+    prompt: of its peeks, those that are.
     catalog: what a controller declared. subscriptions: what a reader did; it reads what stands.
     """
 
     __slots__ = (
-        "_syncs", "catalog", "config", "fetching", "frontiers", "machine", "number", "peeks", "stashed",
-        "statuses", "subscriptions", "unvalidated",
+        "_syncs", "catalog", "config", "fetching", "frontiers", "machine", "number", "peeks", "prompt",
+        "stashed", "statuses", "subscriptions", "unvalidated",
     )  # fmt: skip
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.machine = StageMachine()
         self.peeks: dict[str, Pending] = {}
+        self.prompt = 0
         self.stashed: dict[str, None] = {}
         self.fetching: str | None = None
         self.unvalidated: set[int] = set()  # workers with commands of ours that they may still refuse
@@ -92,7 +95,7 @@ class Session:
 
     def answered(self, uuid: str) -> None:
         """The peek is over, however it ended."""
-        del self.peeks[uuid]
+        self.prompt -= self.peeks.pop(uuid).is_prompt
         self.stashed.pop(uuid, None)
         if self.fetching == uuid:
             self.fetching = None

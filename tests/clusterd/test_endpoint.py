@@ -28,6 +28,7 @@ from controller_proto.codec import encode_message
 from controller_proto.command import (
     AllowCompaction,
     CancelPeek,
+    CreateDataflow,
     CreateInstance,
     Hello,
     InitializationComplete,
@@ -37,7 +38,15 @@ from controller_proto.command import (
 from controller_proto.command import TestHook as StallHook
 from controller_proto.errors import Disconnected
 from controller_proto.framing import encode_frame
-from controller_proto.response import Closing, PeekCanceled, PeekError, PeekResponse, PeekRows, Refused
+from controller_proto.response import (
+    Closing,
+    Frontiers,
+    PeekCanceled,
+    PeekError,
+    PeekResponse,
+    PeekRows,
+    Refused,
+)
 from tests.clusterd.fake_worker import PARKED, FakeWorker
 from tests.clusterd.mux_bench import BODY, MuxBench
 
@@ -201,6 +210,12 @@ def rows(client: WireClient, uid: str) -> PeekResponse:
     answer = client.wait_for(lambda r: isinstance(r, PeekResponse) and r.uuid == uid, DEADLINE_S)
     assert isinstance(answer, PeekResponse)
     return answer
+
+
+def said(worker: FakeWorker, of: type[Any]) -> list[Any]:
+    """The commands of one kind that a worker has read."""
+    runs = (message for message in worker.got if isinstance(message, internal.Run))
+    return [run.command for run in runs if isinstance(run.command, of)]
 
 
 def peek(client: WireClient, uid: str, id: str = "u1", time: int = 0, word: str | None = None) -> None:
@@ -537,6 +552,36 @@ def test_many_sessions_take_turns(make: Callable[..., Rig]) -> None:
         got = len([r for r in flood.end.inbox if isinstance(r, PeekResponse)])
         while got < 5000:
             got += isinstance(flood.recv(DEADLINE_S), PeekResponse)
+
+
+def test_reads_of_one_who_sent_thousands_are_on_their_way_some_at_a_time_and_others_pass(
+    make: Callable[..., Rig],
+) -> None:
+    rig = make(run=False)
+    maintenance, interactive = rig.workers
+    with rig.controller() as controller, rig.client() as other:
+        create(controller, "u1")
+        rig.step_until(maintenance, lambda: bool(said(maintenance, CreateDataflow)), "it")
+        other.hello("o", kind="reader")
+        maintenance.say(internal.FrontierReport(1, "u1", 1, (1,), (1,), (1,)))
+        maintenance.link.flush()
+        assert isinstance(controller.recv(DEADLINE_S), Frontiers)
+        count = 2_000
+        flood = [Peek(100 + i, uuid=f"f{i}", id="u1", time=0, keys=(("a",),)) for i in range(count)]
+        frames = [encode_frame(encode_message(each)) for each in flood]
+        sender = threading.Thread(target=lambda: controller._write(b"".join(frames)), daemon=True)
+        sender.start()
+
+        def peeks() -> list[str]:
+            return [sent.uuid for sent in said(interactive, Peek)]
+
+        rig.step_until(interactive, lambda: bool(peeks()), "the first of them")
+        peek(other, "mine", word="a")
+        rig.step_until(interactive, lambda: "mine" in peeks(), "the read of the other")
+        assert peeks().index("mine") < 1_000
+        rig.step_until(interactive, lambda: len(peeks()) == count + 1, "the rest")
+        sender.join(DEADLINE_S)
+        assert [uid for uid in peeks() if uid != "mine"] == [f"f{i}" for i in range(count)]
 
 
 def test_stop_tells_clients_and_lets_workers_leave(make: Callable[..., Rig]) -> None:
