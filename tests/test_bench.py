@@ -19,7 +19,7 @@ def test_bench_smoke(name: str) -> None:
         [sys.executable, "-m", "bench", name, "--smoke"],
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=400,
         check=False,
     )
     assert told.returncode == 0, told.stderr
