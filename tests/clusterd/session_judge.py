@@ -66,6 +66,7 @@ class Book:
             set()
         )  # known to stand by everybody: all was settled, nothing said since
         self.bad_plans: set[GlobalId] = set()  # what only the owner refuses
+        self.scheduled: set[GlobalId] = set()  # by any session: what goes on stays so
         self._known: dict[Any, Definition] = {}
 
     def define(self, create: say.CreateDataflow, imports: dict[GlobalId, Definition]) -> Definition:
@@ -164,6 +165,8 @@ class Stream:
     parts: list[hear.SubscribeUpdates] = field(default_factory=list)
     under_way: tuple[int, Any] | None = None
     unknown: Callable[[int], bool] = lambda time: False  # whether it may be the error below-since
+    # What a definition had at as_of, which was told to be that error: learnt from what follows.
+    before: dict[int, Counter[Any]] | None = None
 
     def take(self, batch: hear.SubscribeBatch) -> None:
         assert not self.ended, f"{self.export.id}: told {batch} after its end"
@@ -191,6 +194,8 @@ class Stream:
 
     def _take_error(self, text: str, times: range, where: str) -> None:
         if text.startswith("below-since") and all(map(self.unknown, times)):
+            if self.as_of in times and not self.export.snapshot:
+                self.before = {}
             return
         self.candidates = [
             each
@@ -232,7 +237,12 @@ class Stream:
     def _agrees(self, definition: Definition, time: int, rows: dict[Any, int]) -> bool:
         whole = definition.at(time)
         wanted = Counter(whole.rows)
-        if not self.export.snapshot:
+        if self.before is not None:
+            if id(definition) not in self.before:
+                self.before[id(definition)] = Counter(whole.rows)
+                self.before[id(definition)].subtract(rows)
+            wanted.subtract(self.before[id(definition)])
+        elif not self.export.snapshot:
             wanted.subtract(definition.at(self.as_of).rows)
         return not may_fail_with(whole) and {r: n for r, n in wanted.items() if n} == rows
 
@@ -350,6 +360,7 @@ class Judge:
             return ("dropped",)
         if isinstance(command, say.Schedule):
             said.scheduled = True
+            self.book.scheduled.add(id)
         elif isinstance(command, say.AllowCompaction):
             if command.frontier:
                 said.floor = max(said.floor, command.frontier[0])
@@ -458,7 +469,7 @@ class Judge:
     def _status(self, status: hear.Status) -> None:
         said, before = self.ids.get(status.id), self._statuses.get(status.id)
         assert said is not None, f"of an id that was not created: {status}"
-        assert said.scheduled or status.status in ("created", "errored"), status
+        assert status.id in self.book.scheduled or status.status in ("created", "errored"), status
         assert bool(status.code) == (status.status in ("stalled", "errored")), status
         if before is not None:
             assert before.status != "errored", (before, status)
