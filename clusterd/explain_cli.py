@@ -81,7 +81,8 @@ def _said(client: Client, id: str) -> dict[str, list[dict[str, Any]]]:
 def introspection(relation: str | None, as_json: bool) -> None:
     """List the relations that say what a replica does.
 
-    With RELATION, its columns. Read them with `clusterd sql`, or from a program: `client.relation("hydration").peek()`.
+    With RELATION, its columns. Read them with `clusterd sql`, or from a program:
+    `client.relation("hydration").peek()`.
 
     \b
     Examples:

@@ -144,10 +144,10 @@ def launch(
 
     data_dir: of the shards; None is a fresh one, which ends with the replica. interactive_workers: how
     many, if `config` has `enable_two_runtime_compute` on; else the replica is Solo. read_cores: those kept
-    for what serves reads then (cores.py). functions: the module
-    of the user's functions, `PATH.py` or a name (clusterd/functions.py). introspection: whether a process
-    shows what the others do. http: `HOST:PORT` for the console. listen: `unix:PATH`; a fresh path if None. detach: in a session of its own, so
-    that a ^C meant for us does not reach it. deadline_s: for READY; a first start compiles kernels. Raises:
+    for what serves reads then (cores.py). functions: the module of the user's functions, `PATH.py` or a name
+    (clusterd/functions.py). introspection: whether a process shows what the others do. http: `HOST:PORT` for
+    the console. listen: `unix:PATH`; a fresh path if None. detach: in a session of its own, so that a ^C
+    meant for us does not reach it. deadline_s: for READY; a first start compiles kernels. Raises:
     LaunchError; Refusal (`unknown-setting`, `bad-message`) for a wrong `config`.
     """
     settings = merge_settings(DEFAULTS, config or {})

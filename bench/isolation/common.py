@@ -93,6 +93,7 @@ def pairs(client: Client, shard: str = "kv", rows: int = ROWS) -> Index:
 
 
 def some_keys(rows: int = ROWS, count: int = KEYS) -> list[tuple[int]]:
+    """`count` keys of the rows that there are, the same each time."""
     return [(int(k),) for k in np.random.default_rng(SEED).integers(0, rows, count)]
 
 

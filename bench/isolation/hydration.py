@@ -28,7 +28,7 @@ from bench.openloop import OpenLoop, capacity
 from clusterd.launcher import Replica
 
 FRACTION = 0.3
-BAR_RATIO = 1.2
+BAR_BUSY_RATIO = 1.2
 BAR_P99_US = 2_000.0
 BAR_P999_US = 3_000.0
 SETTLE_S = 0.1
@@ -91,7 +91,7 @@ def _mode(bench: Bench, mode: str, kept: list[int]) -> None:
                     maintenance_cpu_while_busy=round(share, 3), **figures,
                 )  # fmt: skip
             ratios.append(p99s["busy"][-1] / p99s["idle"][-1])
-        bench.median(f"{where}, p99 busy / idle", ratios, "ratio", bar=BAR_RATIO if kept else None)
+        bench.median(f"{where}, p99 busy / idle", ratios, "ratio", bar=BAR_BUSY_RATIO if kept else None)
         bench.median(
             f"{where}, busy, p99, median", p99s["busy"], "us", bar=BAR_P99_US if two else None,
             idle_us=statistics.median(p99s["idle"]),

@@ -35,6 +35,7 @@ def scrambled(places: Words) -> Words:
 
 
 def main() -> None:
+    """Do the job, and print what was measured as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job", help="JSON: token, rows, what (lookups, sum, hold), counts, runs")
     job = json.loads(parser.parse_args().job)

@@ -21,7 +21,7 @@ from bench.isolation.common import FACTOR, ROWS, Bench, check_peeks, pairs, plac
 from bench.openloop import PeekSocket
 from clusterd.client import Index
 
-BAR_RATIO = 1.2
+BAR_SELECT_RATIO = 1.2
 _BATCH = 100
 
 
@@ -77,7 +77,7 @@ def _compare(
     bench.median(f"peek of {_BATCH} keys by the client, {where}, a key", batches, "us")
     if theirs:
         bench.median(f"psycopg, prepared SELECT, {where}, p50", theirs, "us")
-        bench.median(f"peek / prepared SELECT, {where}", ratios, "ratio", bar=BAR_RATIO)
+        bench.median(f"peek / prepared SELECT, {where}", ratios, "ratio", bar=BAR_SELECT_RATIO)
 
 
 def _p50_us(work: Callable[[int], Any], keys: list[int]) -> float:

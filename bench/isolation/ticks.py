@@ -19,7 +19,6 @@ from clusterd.client import Client
 from clusterd.launcher import Replica, launch
 
 BAR_CORE = 0.02
-BAR_WRITES = 1.0
 BAR_RESTART = 2.0
 _ROWS = 1_000
 _TICK_S = 1.0

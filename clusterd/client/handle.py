@@ -17,7 +17,7 @@ __all__ = ["Handle", "Standing", "standing_of"]
 
 @dataclass(eq=False, slots=True)
 class Standing:
-    """An index. since: the least time that may still be read, as far as this client said or was told.
+    """An index or view. since: the least time that may still be read, as far as this client said or was told.
     shards: what it is made of in the end; None if somebody else made it.
     """
 

@@ -22,9 +22,7 @@ def collect_supervisor(pids: Mapping[str, int], config: Config) -> bytes:
     """An encoded SupervisorSample. pids: of every process, by name."""
     settings = tuple(_flat("", msgspec.to_builtins(config)))
     now_ms = time.time_ns() // 1_000_000
-    sample = SupervisorSample(
-        "supervisor", "supervisor", os.getpid(), now_ms, tuple(pids.items()), settings
-    )
+    sample = SupervisorSample("supervisor", "supervisor", os.getpid(), now_ms, tuple(pids.items()), settings)
     return msgspec.msgpack.encode(sample)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from clusterd.runtime.collection import Dataflow
 from clusterd.runtime.peeks import Key
 
-__all__ = ["Company", "Point"]
+__all__ = ["Company"]
 
 Point = tuple[bytes, tuple[Key, ...], int | None, Any, int | tuple[int, bool]]
 
@@ -49,9 +49,6 @@ class Company:
         if dataflow.point is not None:
             del self._standing[dataflow.point]
             dataflow.point = None
-
-    def __len__(self) -> int:
-        return len(self._standing)
 
 
 def _point(dataflow: Dataflow) -> Point | None:

@@ -31,10 +31,11 @@ def replica_in(
 
 
 @contextmanager
-def client_in(
-    mode: str, data_dir: Path, *, introspection: bool = False
-) -> Iterator[tuple[Replica, Client]]:
-    with replica_in(mode, data_dir, introspection=introspection) as replica, Client.connect(replica) as client:
+def client_in(mode: str, data_dir: Path, *, introspection: bool = False) -> Iterator[tuple[Replica, Client]]:
+    with (
+        replica_in(mode, data_dir, introspection=introspection) as replica,
+        Client.connect(replica) as client,
+    ):
         yield replica, client
 
 
