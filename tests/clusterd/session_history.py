@@ -152,7 +152,7 @@ class Sessions:
         weights: dict[Callable[[], None], float] = {
             self.append: 4, self.create_index: 4, self.create_view: 1.5, self.allow: 1, self.query: 2,
             self.subscribe: 3, self.peek: 6, self.copy: 1,
-            self.cancel: 1, self.compact: 2, self.drop: 1, self.schedule: 2, self.configure: 0.3,
+            self.cancel: 1, self.compact: 2, self.drop: 1, self.schedule: 2, self.configure: 0.5,
             self.sync: 0.5, self.illegal: 0.7, self.read_beside: 2, self.lose: 1.2, self.take_over: 0.6,
             self.intrude: 0.3, self.settle: 0.7,
         }  # fmt: skip
@@ -231,7 +231,7 @@ class Sessions:
         self.reduced = Reduced()
         said = before.commands() if len(before) or before._config else []
         if not said:
-            said = [say.CreateInstance(0), say.InitializationComplete(0)]
+            said = [say.CreateInstance(0, self._setting()), say.InitializationComplete(0)]
         self.note("connect", "whole" if whole else "", *(type(each).__name__ for each in said))
         if not self._begin(said, whole=whole):
             self.reduced = before
@@ -243,7 +243,7 @@ class Sessions:
             self.others.append(self.controller)
             self.controller = None
         self.reduced = Reduced()
-        said: list[say.Command] = [say.CreateInstance(0)]
+        said: list[say.Command] = [say.CreateInstance(0, self._setting())]
         names: dict[GlobalId, say.CreateDataflow] = {}
         for create in self.creates:
             names[create.header.exports[0].id] = create
@@ -259,6 +259,8 @@ class Sessions:
                 continue
             if all(any(_makes(each, i) for each in said) for i in imports):
                 # What a view is over is not refused, so that who reads its shard is told all of it.
+                if export.kind == "materialized-view" and not _is_readable(create, said):
+                    continue
                 has_views |= export.kind == "materialized-view"
                 said.append(create if has_views or self.rng.random() < 0.7 else self._changed(create))
                 said.append(say.Schedule(0, id))
@@ -459,8 +461,10 @@ class Sessions:
         return said.export.shard, said.export.schema
 
     def _read_from(self, shard: str) -> bool:
-        """Whether something that stands reads the shard."""
-        return any(said.reads(shard) for said in self._said(*_KINDS).values())
+        """Whether something that stands reads the shard, or that a copy may be of which was not answered."""
+        assert self.controller is not None
+        judge = self.controller.judge
+        return any(said.reads(shard) for said in judge.ids.values() if judge.copies or not said.dropped)
 
     def _env(self, *, sources: bool) -> dict[GlobalId, Schema]:
         kinds = ("index", "view") if sources else ("index",)
@@ -474,8 +478,12 @@ class Sessions:
         self._create(
             self._env(sources=True),
             lambda on, schema, as_of: Export(id, "index", on, schema, self._key(schema)),
-            lambda least: (self.rng.randint(least, min(least + self.rng.choice([0, 0, 3]), TIMES - 1)), None),
+            self._times_of_index,
         )
+
+    def _times_of_index(self, least: int) -> tuple[int, int | None]:
+        as_of = self.rng.randint(least, min(least + self.rng.choice([0, 0, 3]), TIMES - 1))
+        return as_of, self.rng.randint(as_of + 2, TIMES + 2) if self.rng.random() < 0.15 else None
 
     def create_view(self) -> None:
         """A view with a shard of its own, or one that goes on with the shard of another that was dropped."""
@@ -590,8 +598,19 @@ class Sessions:
             finishing = say.Finishing((), where, order, some, rng.choice([0, 1]) if order else 0)
         wait_s = rng.choice([None, None, None, 0.0])
         wire = None if keys is None else tuple(keys)
-        self.tell(say.Peek(0, self._fresh("p"), id, time, wire, finishing, wait_s))
+        runtime = rng.choice(["any", "interactive", "maintenance"])
+        limits = say.NO_LIMITS
+        if rng.random() < 0.15:
+            limits = say.ReadLimits(rng.choice([None, 0, 1, 3]), rng.choice([None, 0, 1, 3]))
+        self.tell(say.Peek(0, self._uuid(), id, time, wire, finishing, wait_s, runtime, limits))
         self.note("peek", id, "at", time)
+
+    def _uuid(self) -> str:
+        """Of a new peek: one that was answered is used again now and then."""
+        assert self.controller is not None
+        judge = self.controller.judge
+        over = judge.peeks.keys() - judge.unanswered
+        return self.rng.choice(sorted(over)) if over and self.rng.random() < 0.3 else self._fresh("p")
 
     def cancel(self) -> None:
         assert self.controller is not None
@@ -618,7 +637,16 @@ class Sessions:
                 self.tell(say.Schedule(0, id))
 
     def configure(self) -> None:
-        self.tell(say.UpdateConfiguration(0, {"max_peek_keys": self.rng.choice([1_000, 10_000])}))
+        self.tell(say.UpdateConfiguration(0, self._setting()))
+
+    def _setting(self) -> dict[str, int | str]:
+        """One that changes who answers, or how, and no answer."""
+        choices: dict[str, list[int | str]] = {
+            "max_peek_keys": [1_000, 10_000], "stash_result_bytes": [0, 40, 256 << 10],
+            "read_routing": ["interactive", "hinted", "maintenance"],
+        }  # fmt: skip
+        name = self.rng.choice(list(choices))
+        return {name: self.rng.choice(choices[name])}
 
     def sync(self) -> None:
         self.tell(say.Sync(0))
@@ -760,6 +788,13 @@ def _kind(said: Said) -> str:
 
 def _makes(command: say.Command, id: GlobalId) -> bool:
     return isinstance(command, say.CreateDataflow) and command.header.exports[0].id == id
+
+
+def _is_readable(create: say.CreateDataflow, said: list[say.Command]) -> bool:
+    """Whether all that it imports, and what that imports, can be read at its as_of."""
+    made = [each for each in said if any(_makes(each, item.id) for item in create.header.index_imports)]
+    creates = [each for each in made if isinstance(each, say.CreateDataflow)]
+    return all(each.header.as_of <= create.header.as_of and _is_readable(each, said) for each in creates)
 
 
 def _ignore(response: object) -> None:

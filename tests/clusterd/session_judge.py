@@ -25,7 +25,7 @@ from clusterd.client.answer import Answer
 from clusterd.convert import column_from_scalars, column_specs
 from controller_proto import command as say
 from controller_proto import response as hear
-from controller_proto.dataflow import DataflowBody, Export, is_one_shot
+from controller_proto.dataflow import DataflowBody, DataflowHeader, Export, is_one_shot
 from controller_proto.ids import GlobalId
 from controller_proto.schema import Schema
 from shm_arrangements.frontier import Frontier
@@ -84,6 +84,17 @@ class Book:
                     for t in range(TIMES)
                 ]
                 self._known[name] = Definition(export.schema, answers)
+        return self._known[name]
+
+    def ended(self, definition: Definition, header: DataflowHeader) -> Definition:
+        """The same, as it stays from the `until` of a dataflow on that is no query."""
+        until = header.until
+        if until is None or is_one_shot(header):
+            return definition
+        name = ("until", id(definition), until)
+        if name not in self._known:
+            answers = [definition.at(min(t, until - 1)) for t in range(TIMES)]
+            self._known[name] = Definition(definition.schema, answers)
         return self._known[name]
 
     def declare(self, export: Export, definition: Definition) -> None:
@@ -147,6 +158,7 @@ class Asked:
     floor: int
     must: tuple[str, ...] = ()
     may_be_late: bool = False  # it has a limit to its wait
+    limits: say.ReadLimits = say.NO_LIMITS
     canceled: bool = False
     touched: tuple[int, int] = (0, 0)
 
@@ -330,6 +342,7 @@ class Judge:
         if codes:
             return tuple(codes)
         definition = self.book.define(create, {i: self.ids[i].definition for i in imports})
+        definition = self.book.ended(definition, header)
         self.book.begin(create, definition)
         one_shot = is_one_shot(header)
         self.ids[export.id] = Said(export, definition, header.as_of, header.as_of, imports, one_shot, create)
@@ -390,7 +403,7 @@ class Judge:
             finishing.offset,
         )  # fmt: skip
         asked = Asked(question, peek.id, [], 0, touched=self.book.seen(peek.id))
-        asked.may_be_late = peek.wait_s is not None
+        asked.may_be_late, asked.limits = peek.wait_s is not None, peek.limits
         if self.is_reader:
             asked.definitions = [definition for definition, _ in self.book.of_id.get(peek.id, [])]
         elif said is None:
@@ -402,6 +415,7 @@ class Judge:
             elif peek.time is not None and peek.time < said.floor:
                 asked.must = ("below-since",)
         self.peeks[peek.uuid] = asked
+        self._answered.discard(peek.uuid)  # a uuid that was answered may be used again
 
     # -- what is heard --------------------------------------------------------------------------------------
 
@@ -469,11 +483,13 @@ class Judge:
     def _status(self, status: hear.Status) -> None:
         said, before = self.ids.get(status.id), self._statuses.get(status.id)
         assert said is not None, f"of an id that was not created: {status}"
-        assert status.id in self.book.scheduled or status.status in ("created", "errored"), status
+        assert status.id in self.book.scheduled or status.status in ("created", "stalled", "errored"), status
         assert bool(status.code) == (status.status in ("stalled", "errored")), status
         if before is not None:
             assert before.status != "errored", (before, status)
-            assert hear.STATES.index(before.status) <= hear.STATES.index(status.status), (before, status)
+            # Until the shard of a view is made, who reads it in another process may be stalled.
+            ranks = [hear.STATES.index(each.status) for each in (before, status)]
+            assert before.status == "stalled" or ranks[0] <= ranks[1], (before, status)
             same = msgspec.structs.replace(before, since=status.since)
             assert same != status, f"said twice: {status}"
             assert before.since <= status.since, (before, status)
@@ -498,6 +514,8 @@ class Judge:
 
     def _rows(self, asked: Asked, rows: hear.PeekRows, response: hear.PeekResponse, where: str) -> None:
         assert not asked.must, f"{where}: rows, not {asked.must}"
+        most = asked.limits.result_rows
+        assert most is None or sum(rows.counts) <= most, f"{where}: {sum(rows.counts)} rows, limit {most}"
         time = response.time
         assert time is not None, where
         if asked.question.at is None:
@@ -535,11 +553,28 @@ class Judge:
                 assert error.code in asked.must, where
             return
         assert not asked.must, where
+        if asked.limits != say.NO_LIMITS and error.code in ("limit", "result-too-large"):
+            self._require_over(asked, error, where)
+            return
         time = response.time
         assert time is not None, where
         if time < TIMES:
             text = f"{error.code}: {error.message}"
             self._any(asked, lambda d: asked.question.require_failure(text, d.at(time), where))
+
+    @staticmethod
+    def _require_over(asked: Asked, error: hear.PeekError, where: str) -> None:
+        """There may be more rows than it allows, at the time it asks for, or at some time."""
+        times = range(TIMES) if asked.question.at is None else range(asked.question.at, asked.question.at + 1)
+        sums = []
+        for whole in (definition.at(time) for definition in asked.definitions for time in times):
+            read = asked.question.selected(naive.Collection(whole.types, whole.rows, {}))
+            sums.append(len(whole.rows) if error.code == "limit" else sum(map(abs, read.rows.values())))
+        name = "rows_read" if error.code == "limit" else "result_rows"
+        most = getattr(asked.limits, name)
+        assert f"limits.{name}" in error.message, where
+        assert most is not None, where
+        assert any(total > most for total in sums), f"{where}: naive {sums}"
 
     @staticmethod
     def _any(asked: Asked, check: Any) -> None:
@@ -596,9 +631,14 @@ class Judge:
     # -- what must have come --------------------------------------------------------------------------------
 
     @property
+    def unanswered(self) -> list[str]:
+        """Peeks by uuid."""
+        return [uuid for uuid in self.peeks if uuid not in self._answered]
+
+    @property
     def owed(self) -> list[str]:
         """What is still to come, when all that was read is sealed."""
-        found = [f"an answer: {asked}" for uuid, asked in self.peeks.items() if uuid not in self._answered]
+        found = [f"an answer: {self.peeks[uuid]}" for uuid in self.unanswered]
         found += [f"a refusal: {each}" for each in self.refusals.items()]
         found += [f"synced {seq}" for seq in self.syncs]
         found += [f"an answer: {copy}" for copy in self.copies.values()]
