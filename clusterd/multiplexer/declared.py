@@ -39,11 +39,11 @@ class Dataflow:
     """What one CreateDataflow made.
 
     imports: what it still waits for; imported: the names of all it was made to import. live: exports not
-    dropped. digest, outcome: for reconciliation (reconcile.py).
+    dropped. digest, outcome, is_errored (it was given up): for reconciliation (reconcile.py).
     """
 
     __slots__ = (
-        "digest", "exports", "imported", "imports", "live", "outcome", "owner", "query", "seq",
+        "digest", "exports", "imported", "imports", "is_errored", "live", "outcome", "owner", "query", "seq",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +63,7 @@ class Dataflow:
         self.imported = tuple(entry.key for entry in imports)
         self.digest = digest
         self.outcome = outcome
+        self.is_errored = False
         self.exports: tuple[Collection, ...] = ()
         self.live = 0
 

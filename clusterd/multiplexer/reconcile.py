@@ -7,7 +7,8 @@ pages, notices and holds are named as before, and a worker that gets a name it h
 built.
 
 A query never goes on: to compute it anew costs less than to know whether it could. Neither does what streams
-to one connection.
+to one connection, nor what is known to have been given up: made anew it may be spared what ended it. Of that
+alone the judgement may come too late; then it goes on as what was given up, and says so again.
 
 Does not: carry anything out (the workers do, at InitializationComplete), decode a plan: what a controller
 sends again is taken for the same if its bytes are.
@@ -45,8 +46,8 @@ def judge(
     """Return the standing dataflow that goes on as the new one, and `reused`; or None, and why not.
 
     imports: what the new one imports, as declared in its own session. Why not: `new` (no id of it stands),
-    `exports` (other ids, or one was dropped), `kind` (a query, or it streams to its connection), `plan`,
-    `compacted` (beyond the new as_of), `imports` (one of them does not go on).
+    `exports` (other ids, or one was dropped), `kind` (a query, or it streams to its connection), `errored`,
+    `plan`, `compacted` (beyond the new as_of), `imports` (one of them does not go on).
     """
     ids = {export.id for export in header.exports}
     found = {entry.dataflow for id in ids if standing is not None and (entry := standing.get(id)) is not None}
@@ -57,6 +58,8 @@ def judge(
         return None, "exports"
     if old.query or not {entry.export.kind for entry in old.exports} <= _KINDS_THAT_GO_ON:
         return None, "kind"
+    if old.is_errored:
+        return None, "errored"
     if old.digest != digest:
         return None, "plan"
     if header.as_of < max(entry.floor for entry in old.exports):

@@ -93,6 +93,7 @@ class Reports:
         if found is None:
             return []
         (catalog, entry), status, state = found, report.status, self._state
+        entry.dataflow.is_errored |= status.status == "errored"
         if state.controller is not None and catalog is state.controller.catalog:
             state.controller.statuses[entry] = status
         if status.status != "errored" or worker != OWNER or state.placement.is_solo:

@@ -71,6 +71,9 @@ class Reads:
         if collection is None or collection.applied.is_empty:
             self._answer_error(session, uuid, dropped(pending.peek.id))  # its page was closed meanwhile
             return
+        if collection.ended is not None:
+            self._answer_error(session, uuid, collection.ended)  # given up meanwhile
+            return
         self._accept(collection, pending)
 
     def _accept(self, collection: Collection, pending: PendingPeek) -> None:

@@ -20,7 +20,7 @@ from clusterd.storage.local_parts import LocalSink
 from clusterd.storage.shard import Shard
 from clusterd.storage.sqlite_catalog import SqliteCatalog
 from controller_proto.codec import encode_body
-from controller_proto.command import AllowWrites, CreateDataflow, Schedule
+from controller_proto.command import AllowWrites, CreateDataflow, InitializationComplete, Schedule
 from controller_proto.dataflow import DataflowBody, DataflowHeader, Export, SourceImport
 from controller_proto.response import CopyError, CopyToResponse, DroppedAt, Status, SubscribeResponse
 from controller_proto.schema import SAMPLE_SCHEMA
@@ -330,6 +330,62 @@ def test_what_is_maintained_over_a_shard_that_lost_a_part_is_errored_and_all_els
             assert loop.core.statistics().collections == 0
             assert loop.dataflows.store is not None
             assert list(loop.dataflows.store._shards) == []
+
+
+@MODES
+def test_what_was_given_up_is_made_anew_for_a_controller_that_comes_back(
+    views: Callable[[int], Views], workers: int, tmp_path: Path
+) -> None:
+    with views(workers) as replica:
+        replica.write(ABC, 0, shard="t")
+        lost = {path: path.read_bytes() for path in (tmp_path / "shards" / "t").glob("part-*")}
+        for path in lost:
+            path.unlink()
+        replica.index("u10", shard="t")
+        replica.over("u11", "u10", query=False)
+        replica.peek("before", "u10", 0)
+        replica.settle()
+        assert replica.error("before").code == "format-mismatch"
+        for path, data in lost.items():
+            path.write_bytes(data)
+        replica.connect(complete=False)
+        replica.index("u10", shard="t")
+        replica.over("u11", "u10", query=False)
+        replica.peek("early", "u10", 0)
+        replica.send(InitializationComplete(0))
+        replica.peek("late", "u11", 0)
+        replica.settle()
+        assert replica.rows("early") == ABC
+        assert replica.rows("late") == [(3,)]
+        assert replica.mux.statistics().reconciled["errored"] == 2
+        for id in ("u11", "u10"):
+            replica.drop(id)
+        replica.settle()
+        assert not replica.names()
+
+
+@MODES
+def test_a_peek_of_what_is_given_up_during_a_replay_is_answered(
+    views: Callable[[int], Views], workers: int, tmp_path: Path
+) -> None:
+    with views(workers) as replica:
+        replica.write(ABC, 0, shard="t")
+        replica.index("u10", shard="t")
+        replica.settle()
+        replica.connect(complete=False)
+        replica.index("u10", shard="t")
+        replica.peek("early", "u10", 1)
+        replica.peek("old", "u10", 0)
+        replica.write([(4, "delta")], 1, shard="t")
+        for path in (tmp_path / "shards" / "t").glob("part-*"):
+            path.unlink()
+        replica.settle()
+        assert replica.answer("early") is None
+        replica.send(InitializationComplete(0))
+        replica.settle()
+        assert replica.mux.statistics().reconciled["reused"] == 1
+        assert replica.error("early").code == "format-mismatch"
+        assert replica.error("old").code == "format-mismatch"
 
 
 @MODES
