@@ -74,8 +74,10 @@ class Statuses:
         """None if there is nothing to tell."""
         if collection.dataflow is None or collection.of_reader or collection.applied.is_empty:
             return None
-        if not collection.standing or collection.session != self._state.session:  # P13
+        if not collection.standing:
             return None
+        if collection.session != self._state.session and collection.ended is None:  # P13
+            return None  # else readers wait for it, whose controller hears nothing of it
         dataflow = self._state.dataflows[collection.dataflow]
         state, trouble = self.judge(collection, dataflow)
         session, told = self._told.get(collection.key, (0, None))

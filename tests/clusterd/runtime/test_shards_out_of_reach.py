@@ -14,13 +14,21 @@ from typing import Any
 import pytest
 
 from clusterd.convert import updates_from_rows
+from clusterd.multiplexer import events as mx
 from clusterd.storage import local_parts
 from clusterd.storage.directory_place import DirectoryNotices
 from clusterd.storage.local_parts import LocalSink
 from clusterd.storage.shard import Shard
 from clusterd.storage.sqlite_catalog import SqliteCatalog
-from controller_proto.codec import encode_body
-from controller_proto.command import AllowWrites, CreateDataflow, InitializationComplete, Schedule
+from controller_proto.codec import encode_body, encode_message
+from controller_proto.command import (
+    AllowWrites,
+    CreateDataflow,
+    Hello,
+    InitializationComplete,
+    Peek,
+    Schedule,
+)
 from controller_proto.dataflow import DataflowBody, DataflowHeader, Export, SourceImport
 from controller_proto.response import CopyError, CopyToResponse, DroppedAt, Status, SubscribeResponse
 from controller_proto.schema import SAMPLE_SCHEMA
@@ -386,6 +394,30 @@ def test_a_peek_of_what_is_given_up_during_a_replay_is_answered(
         assert replica.mux.statistics().reconciled["reused"] == 1
         assert replica.error("early").code == "format-mismatch"
         assert replica.error("old").code == "format-mismatch"
+
+
+@MODES
+def test_a_reader_is_told_of_what_is_given_up_while_a_controller_says_its_replay(
+    views: Callable[[int], Views], workers: int, tmp_path: Path
+) -> None:
+    with views(workers) as replica:
+        replica.write(ABC, 0, shard="t")
+        replica.index("u10", shard="t")
+        replica.settle()
+        reader = 99
+        replica.to_mux(mx.Opened(reader))
+        for said in (Hello(1, "", kind="reader"), Peek(2, "beside", "u10", 1)):
+            replica.to_mux(mx.Received(reader, said, encode_message(said)))
+        replica.settle()
+        replica.connect(complete=False)
+        replica.settle()
+        replica.responses.clear()
+        replica.write([(4, "delta")], 1, shard="t")
+        for path in (tmp_path / "shards" / "t").glob("part-*"):
+            path.unlink()
+        replica.settle()
+        assert replica.error("beside").code == "format-mismatch"
+        assert [r for r in replica.responses if isinstance(r, Status)] == []  # P13
 
 
 @MODES
