@@ -60,6 +60,7 @@ class Book:
         self.floors: dict[GlobalId, int] = {}  # the greatest any session said
         self.begun: dict[str, int] = {}  # by shard of views: the greatest as_of; before it there may be a gap
         self.made_of: dict[str, set[str]] = {}  # by id, or shard of views: such shards below it
+        self.ends: dict[str, int] = {}  # likewise: the least until of it or what it is made of
         self.events: dict[GlobalId, int] = {}
         self.controllers = 0  # sessions begun or ended
         self.standing: set[GlobalId] = (
@@ -106,8 +107,11 @@ class Book:
         """A dataflow is accepted: note which shards of views it is made of."""
         header, export = create.header, create.header.exports[0]
         below = self.made_of.setdefault(export.id, set())
+        ends = self.ends.get(export.id, TIMES) if header.until is None else header.until
         for name in (*(i.id for i in header.index_imports), *(s.shard for s in header.source_imports)):
             below |= self.made_of.get(name, set())
+            ends = min(ends, self.ends.get(name, TIMES))
+        self.ends[export.id] = self.ends[export.shard] = min(ends, self.ends.get(export.id, TIMES))
         if export.kind == "materialized-view":
             self.sources[export.id] = definition
             self.begun[export.shard] = max(self.begun.get(export.shard, 0), header.as_of)
@@ -116,7 +120,10 @@ class Book:
 
     def may_be_unknown(self, id: GlobalId, time: int | None) -> bool:
         """Whether `id` may be the error below-since at `time`, for a view below it was begun anew later."""
-        return time is not None and any(self.begun[s] > time for s in self.made_of.get(id, ()))
+        if time is None:
+            return False
+        time = min(time, self.ends.get(id, TIMES) - 1)  # from its end on it stays what it was
+        return any(self.begun[s] > time for s in self.made_of.get(id, ()))
 
     def touch(self, id: GlobalId) -> None:
         self.events[id] = self.events.get(id, 0) + 1
