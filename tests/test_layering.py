@@ -69,7 +69,8 @@ PURE = [
     "clusterd/client/dataflows.py", "clusterd/client/modes.py", "clusterd/client/peeks.py",
     "clusterd/runtime/core.py", "clusterd/runtime/peeks.py", "clusterd/runtime/hydration.py",
     "clusterd/runtime/deadlines.py", "clusterd/runtime/retries.py", "clusterd/runtime/scans.py",
-    "clusterd/runtime/company.py", "clusterd/render/expr.py",
+    "clusterd/runtime/company.py", "clusterd/runtime/followed.py", "clusterd/runtime/receivers.py",
+    "clusterd/runtime/reports.py", "clusterd/render/expr.py",
 ]  # fmt: skip
 IMPURE = {"socket", "time", "os", "select", "threading", "subprocess", "multiprocess", "mmap", "fcntl"}
 

@@ -6,27 +6,28 @@ A query is deferred until its imports can be read at its `as_of` (R7), and given
 An alias is a dataflow like any other, whose rounds do nothing: so it has frontiers, wakes and reports of its
 own, and what it holds its import holds for it (Z13; docs/models/shared_reads.pml).
 
-Does not: judge commands (core.py), answer peeks (reads.py does, when a collection moves or goes).
+Does not: judge commands (core.py), answer peeks (reads.py does, when a collection moves or goes), keep what
+is followed (followed.py), reported (reports.py) or told (receivers.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
 from clusterd import internal
 from clusterd.runtime import effects as fx
 from clusterd.runtime.collection import Collection, Dataflow, meet_all
 from clusterd.runtime.company import Company
-from clusterd.runtime.copies import encode_copy_error
-from clusterd.runtime.hydration import COMPUTED, KINDS, WRITTEN, Hydration
+from clusterd.runtime.followed import Followed
+from clusterd.runtime.hydration import COMPUTED, WRITTEN
 from clusterd.runtime.peeks import Key
 from clusterd.runtime.reads import Reads
+from clusterd.runtime.receivers import Receivers
+from clusterd.runtime.reports import Reports
 from clusterd.runtime.state import RuntimeState, dropped, unknown
 from clusterd.runtime.statuses import Statuses
 from controller_proto.errors import Refusal
-from controller_proto.response import DroppedAt, State
+from controller_proto.response import State
 from shm_arrangements.errors import InvariantViolation
 from shm_arrangements.frontier import Frontier
 
@@ -41,11 +42,10 @@ class Flows:
         self._reads = reads
         self._collections = state.collections
         self._dataflows = state.dataflows
-        self._hydration = Hydration()
+        self._reports = Reports(state)
         self._statuses = Statuses(state)
-        self._shards: dict[str, Frontier] = {}
-        self._readers: dict[str, set[int | Key]] = {}  # shard -> dataflows that read it, views stored in it
-        self._reports: dict[Key, dict[str, Frontier]] = {}  # not yet sent, newest by kind
+        self._followed = Followed(state)
+        self._receivers = Receivers(state)
         self._company = Company()
 
     # -- commands carried out ------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ class Flows:
         dataflow.expires_at = self._state.expires_at
         for key in dataflow.exports:
             self._collections[key].standing = True
-            self._hydration.expect(key, dataflow.header.as_of)
+            self._reports.expect(key, dataflow.header.as_of)
         self._statuses.mark(dataflow)
         imports = [self._collections.get(key) for key in dataflow.imports]
         for imported in imports:
@@ -72,11 +72,11 @@ class Flows:
         if self._state.policy.builds_at_once:
             self._build(dataflow)
         for name in dataflow.shards:
-            self._watch(name, dataflow.number)
+            self._followed.follow(name, dataflow.number)
         for key in dataflow.exports:
-            export = self._collections[key].export
-            if export is not None and self._collections[key].is_view:
-                self._watch(export.shard, key)
+            collection = self._collections[key]
+            if collection.export is not None and collection.is_view:
+                self._stored(collection, self._followed.follow(collection.export.shard, key))
 
     def go_on(self, proposed: Collection) -> None:
         """A collection that stands is one of the new session: as if made anew at its as_of (P12)."""
@@ -89,15 +89,13 @@ class Flows:
             dataflow = self.dataflow_of(collection)
             dataflow.goal = max(dataflow.goal, collection.as_of)
             self._statuses.mark(dataflow)
-            self._hydration.restart(collection.key, collection.as_of)
+            self._reports.restart(collection.key, collection.as_of)
             if collection.is_view:
                 computed = self.dataflow_of(collection).upper
-                self._report(collection.key, self._hydration.advance(collection.key, computed, COMPUTED))
-                self._report(
-                    collection.key, self._hydration.advance(collection.key, collection.upper, WRITTEN)
-                )
+                self._reports.advance(collection.key, computed, COMPUTED)
+                self._reports.advance(collection.key, collection.upper, WRITTEN)
             else:
-                self._report(collection.key, self._hydration.advance(collection.key, collection.upper))
+                self._reports.advance(collection.key, collection.upper)
 
     def _build(self, dataflow: Dataflow) -> None:
         dataflow.built = dataflow.computing = True
@@ -181,11 +179,11 @@ class Flows:
             )
             self._reads.turn_away(key, collection.ended)
             if collection.is_told:
-                self._tell_end(collection, collection.ended)
+                self._receivers.tell_end(collection, collection.ended)
             if dataflow.built:
                 self._release(collection)
             if why is None or dataflow.one_shot:
-                self._report(key, self._hydration.close(key))
+                self._reports.close(key)
             self._give_up_importers(collection, why)
 
     def cut(self, cut: internal.Cut) -> None:
@@ -211,29 +209,7 @@ class Flows:
         dataflow.is_telling = True
         self._company.leave(dataflow)
         to = [each for key in dataflow.live if (each := self._collections[key]).ended is None]
-        self._tell(to, event.said, event.lower, event.upper, ends=event.ends)
-
-    def _tell(
-        self, to: list[Collection], said: bytes, lower: Frontier, upper: Frontier, *, ends: bool
-    ) -> None:
-        heard = []
-        for collection in to:
-            if collection.of_reader or collection.session == self._state.session:  # P13
-                collection.told = upper
-                heard.append((collection.session, *collection.key))
-        if heard:
-            self._state.emit(fx.Send(internal.Telling(heard, msgspec.Raw(said), lower.to_wire(), ends)))
-
-    def _tell_end(self, collection: Collection, why: Refusal) -> None:
-        """The one message that says that nothing follows, unless the last one said so."""
-        upper = collection.told
-        if upper.is_empty:
-            return
-        if collection.export is not None and collection.export.kind == "copy-to":
-            said = encode_copy_error(why)
-        else:
-            said = msgspec.msgpack.encode(DroppedAt(upper.to_wire(), why.code, why.message, why.hint))
-        self._tell([collection], said, upper, Frontier.empty(), ends=True)
+        self._receivers.tell(to, event.said, event.lower, event.upper, ends=event.ends)
 
     def end(self, key: Key, why: Refusal) -> None:
         """Another process gave up its collection: answer what waits for it, give up what imports it."""
@@ -313,9 +289,9 @@ class Flows:
         if dataflow.built and collection.ended is None:
             self._release(collection)
         if collection.is_told and collection.ended is None:
-            self._tell_end(collection, dropped(collection.id))
-        self._report(key, self._hydration.close(key))
-        self._hydration.forget(key)
+            self._receivers.tell_end(collection, dropped(collection.id))
+        self._reports.close(key)
+        self._reports.forget(key)
         self._statuses.forget(key)
         del self._collections[key]
 
@@ -348,7 +324,7 @@ class Flows:
             self._state.emit(fx.CloseGraph(dataflow.number))
         self._renew(dataflow)
         for name in dataflow.shards:
-            self._unwatch(name, dataflow.number)
+            self._leave(name, dataflow.number)
 
     def _release(self, collection: Collection) -> None:
         """Let go of what a built collection is here: an index, or the right to write a shard."""
@@ -356,26 +332,13 @@ class Flows:
             return  # nothing of it is kept here
         if collection.is_view and collection.export is not None:
             self._state.emit(fx.CloseView(collection.key))
-            self._unwatch(collection.export.shard, collection.key)
+            self._leave(collection.export.shard, collection.key)
         else:
             self._state.emit(fx.CloseIndex(collection.key))
 
-    def _watch(self, name: str, reader: int | Key) -> None:
-        readers = self._readers.setdefault(name, set())
-        readers.add(reader)
-        if len(readers) == 1:
-            self._shards[name] = Frontier.minimum()
-            self._state.emit(fx.WatchShard(name))
-        elif not isinstance(reader, int):
-            self._stored(self._collections[reader], self._shards[name])
-
-    def _unwatch(self, name: str, reader: int | Key) -> None:
-        readers = self._readers.get(name, set())
-        readers.discard(reader)
-        if not readers and self._readers.pop(name, None) is not None:
-            del self._shards[name]
+    def _leave(self, name: str, follower: int | Key) -> None:
+        if self._followed.leave(name, follower):
             self._statuses.passable(name)
-            self._state.emit(fx.UnwatchShard(name))
 
     # -- progress ------------------------------------------------------------------------------------------
 
@@ -386,8 +349,9 @@ class Flows:
         other = self._company.arrive(dataflow)
         if other is not None:
             dataflow = self._unite(dataflow, other)
+        uppers = self._followed.uppers
         inputs = meet_all(
-            [self._shards[name] for name in dataflow.shards if name in self._shards]
+            [uppers[name] for name in dataflow.shards if name in uppers]
             + [self._collections[key].upper for key in dataflow.imports if key in self._collections]
         )
         target = dataflow.next_round(inputs)
@@ -453,9 +417,9 @@ class Flows:
                 if collection.is_told:
                     continue  # nobody can import it, and it reports no frontiers
                 if collection.is_view:  # sealed when it is written
-                    self._report(key, self._hydration.advance(key, done.upper, COMPUTED))
+                    self._reports.advance(key, done.upper, COMPUTED)
                     continue
-                self._report(key, self._hydration.advance(key, done.upper))
+                self._reports.advance(key, done.upper)
                 self._state.policy.moved(self._state, collection)
                 self.sealed(collection, done.upper)
         self.advance(dataflow)
@@ -469,7 +433,7 @@ class Flows:
     def stalled(self, stalled: fx.Stalled) -> None:
         where = stalled.where
         if isinstance(where, str):
-            if where not in self._shards:
+            if where not in self._followed.uppers:
                 return
         elif where not in self._collections:
             return
@@ -480,64 +444,54 @@ class Flows:
         if not isinstance(where, str):
             self._statuses.mark(self.dataflow_of(self._collections[where]))
             return
-        for reader in self._readers[where]:
-            if isinstance(reader, int):
-                self._statuses.mark(self._dataflows[reader])
+        for number in self._followed.dataflows(where):
+            self._statuses.mark(self._dataflows[number])
 
     def shard_moved(self, moved: fx.ShardMoved) -> None:
-        if moved.name not in self._shards:
+        if moved.name not in self._followed.uppers:
             return
         if self._statuses.passable(moved.name):
             self._mark_stalled(moved.name)
-        self._shards[moved.name] = Frontier.join(self._shards[moved.name], moved.upper)
-        readers = self._readers[moved.name]
-        for number in sorted(reader for reader in readers if isinstance(reader, int)):
+        upper = self._followed.seal(moved.name, moved.upper)
+        views = self._followed.views(moved.name)
+        for number in self._followed.dataflows(moved.name):
             if number in self._dataflows:
                 self.advance(self._dataflows[number])
-        for key in sorted(reader for reader in readers if not isinstance(reader, int)):
-            self._stored(self._collections[key], self._shards[moved.name])
+        for key in views:
+            self._stored(self._collections[key], upper)
 
     def _stored(self, collection: Collection, upper: Frontier) -> None:
         """The shard of a view is sealed up to `upper`, by whomever."""
         if not collection.upper.precedes(upper):
             return
-        self._report(collection.key, self._hydration.advance(collection.key, upper, WRITTEN))
+        self._reports.advance(collection.key, upper, WRITTEN)
         self._state.policy.moved(self._state, collection)
         self.sealed(collection, upper)
 
-    def _report(self, key: Key, news: dict[str, Frontier]) -> None:
-        collection = self._collections[key]
-        if news and not collection.is_told and collection.session == self._state.session:  # P13
-            self._reports.setdefault(key, {}).update(news)
-
     @property
     def has_reports(self) -> bool:
-        return bool(self._reports) or self._statuses.has_news
+        return self._reports.has_news or self._statuses.has_news
 
     def forget_reports(self) -> None:
         """Of a session that is over: nobody listens (P13)."""
         self._reports.clear()
 
     def send_reports(self, now_us: int) -> None:
-        """The newest statuses and frontiers that were not sent yet, one message a collection."""
+        """The newest statuses and frontiers that were not sent yet."""
         for status in self._statuses.take(now_us):
             self._state.emit(fx.Send(status))
-        for key, news in self._reports.items():
-            write, input, output = (news[kind].to_wire() if kind in news else None for kind in KINDS)
-            report = internal.FrontierReport(self._state.session, *key, write, input, output)
-            self._state.emit(fx.Send(report))
-        self._reports.clear()
+        self._reports.send()
 
     # -- small parts ---------------------------------------------------------------------------------------
 
     @property
     def shards(self) -> int:
-        return len(self._shards)
+        return len(self._followed.uppers)
 
     @property
     def shard_uppers(self) -> Mapping[str, Frontier]:
         """Of the shards that are followed, as last heard."""
-        return self._shards
+        return self._followed.uppers
 
     def judge(self, collection: Collection) -> tuple[State, tuple[str, str, str]]:
         """The state of an own collection; code, message and hint of what is in its way."""

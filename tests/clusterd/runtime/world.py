@@ -401,7 +401,7 @@ class World:
                     worker.take()
                     busy = True
                 for name in sorted(worker.watched):
-                    if worker.core.flows._shards[name] != self.shards[name].upper:
+                    if worker.core.flows.shard_uppers[name] != self.shards[name].upper:
                         worker.see_shard(name)
                         busy = True
                 for number in worker.rounds:
