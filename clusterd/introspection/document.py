@@ -23,7 +23,7 @@ once, whatever the others are at; `served_by` is `introspection`.
     clusterd sql 'SELECT id, status, progress FROM hydration'
     clusterd introspection hydration
 
-A client has them as `session.relation("hydration")`, to peek and to subscribe to; a script by id, `s7`; and
+A client has them as `client.relation("hydration")`, to peek and to subscribe to; a script by id, `s7`; and
 `clusterd explain --analyze u1` prints a plan with what each line of it has cost.
 
 ## What to know
