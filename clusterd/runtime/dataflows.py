@@ -1,8 +1,6 @@
 """The dataflows that this process runs: rendered, run in rounds and chunks, closed; and the shards they read.
 
-What a dataflow reads depends on where it runs. Maintenance imports indexes of its own process and follows
-them; the interactive runtime imports snapshots, all of a query's taken before anything is built (R7), which
-do not move. Both read shards alike.
+What a dataflow reads of indexes depends on where it runs (environment.py); shards are read alike.
 
 Does not: decide when a round begins (the core does), read a clock of its own, report.
 """
@@ -12,21 +10,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 import msgspec
 
 from clusterd.dataflow.graph import Graph, Progress
-from clusterd.dataflow.operator import Columns, Round, Source
+from clusterd.dataflow.operator import Round
 from clusterd.dataflow.scheduler import Scheduler
 from clusterd.events import ShardOutOfReach, emit
 from clusterd.operators.export_copy_to import ExportCopyTo
 from clusterd.operators.export_subscribe import ExportSubscribe
-from clusterd.operators.import_index import ImportIndex
-from clusterd.operators.import_snapshot import ImportSnapshot
 from clusterd.operators.import_source import ImportSource
-from clusterd.operators.view_writer import ViewWriter
-from clusterd.render.build import ImportedIndex, build_graph
+from clusterd.render.build import build_graph
 from clusterd.runtime.copies import tell_copied
 from clusterd.runtime.effects import (
     Build,
@@ -39,37 +33,29 @@ from clusterd.runtime.effects import (
     StartRound,
     Tell,
 )
-from clusterd.runtime.frozen import FrozenIndex, FrozenTrace
+from clusterd.runtime.environment import Environment, Halves
+from clusterd.runtime.frozen import FrozenIndex
 from clusterd.runtime.owned import OwnedIndexes
-from clusterd.runtime.peeks import Key
 from clusterd.runtime.published import PublishedIndexes
 from clusterd.runtime.retries import Retries
 from clusterd.runtime.subscriptions import encode_told
 from clusterd.runtime.views import Views, stalled
-from clusterd.storage.copy_out import CopyOut
 from clusterd.storage.store import Store
 from clusterd.storage.tail import ShardTail
 from controller_proto.dataflow import (
     TOLD_KINDS,
     DataflowHeader,
-    Export,
-    IndexImport,
-    SourceImport,
     is_one_shot,
 )
 from controller_proto.errors import Refusal
-from controller_proto.ids import GlobalId
-from shm_arrangements.contracts import TraceReader
 from shm_arrangements.errors import InvariantViolation, RegistryFull, ShmExhausted
 from shm_arrangements.frontier import Frontier
-from shm_arrangements.index_writer import IndexWriter
 
 __all__ = ["RESOURCES", "Dataflows", "DataflowsStatistics"]
 
 Clock = Callable[[], float]
 RESOURCES = (ShmExhausted, RegistryFull)  # what a machine may run out of
 _OUT_OF_REACH = (Refusal, OSError)  # a shard
-Halves = tuple[TraceReader, TraceReader]  # oks and errs
 
 
 def _failed(number: int, error: Exception) -> Failed:
@@ -133,7 +119,7 @@ class Dataflows:
         """Render it. One that can be given up has Failed then; else raises ShmExhausted, RegistryFull,
         Refusal, OSError. Nothing of it is left in either case.
         """
-        environment = _Environment(self, build)
+        environment = Environment(self._owned, self._published, self._store, self.views, build)
         try:
             graph = build_graph(
                 build.plan,
@@ -391,94 +377,6 @@ class Dataflows:
             self._tail.close()
         if self._store is not None:
             self._store.close()
-
-
-class _Environment:
-    """Imports and exports of one dataflow (render.build.Environment)."""
-
-    def __init__(self, dataflows: Dataflows, build: Build) -> None:
-        self._dataflows = dataflows
-        self._build = build
-        self._owned = dataflows._owned
-        self._snapshot: Callable[[Key], Halves] = partial(_snapshot, dataflows, build.header)
-        self._exports = dict(build.exports)
-        self._imports: dict[str, Key] = {key[0]: key for key in build.imports}
-        self.sources: list[tuple[str, ImportSource]] = []
-        self.subscription: ExportSubscribe | None = None
-        self.copied: ExportCopyTo | None = None
-        self.frozen: list[tuple[FrozenIndex, Callable[[], Halves]]] = []
-        self._snapshots: dict[str, Halves] = {}
-        self._follows = build.header.exports[0].kind == "subscribe"
-        if dataflows._published is not None and not self._follows:
-            self._snapshots = {key[0]: self._snapshot(key) for key in build.imports}
-
-    def source(self, imported: SourceImport) -> Source:
-        store = self._dataflows.store
-        if store is None:
-            raise InvariantViolation("a shard is read without a data directory", shard=imported.shard)
-        source = ImportSource(store.shard(imported.shard))
-        self.sources.append((imported.shard, source))
-        return source
-
-    def index(self, imported: IndexImport) -> ImportedIndex:
-        key = self._imports[imported.id]
-        if self._dataflows._published is None and not self._owned.is_frozen(key):
-            return ImportIndex(self._owned[key], self._build.header.as_of)
-        if imported.id not in self._snapshots:
-            return ImportSnapshot(lambda: self._snapshot(key))
-        halves = self._snapshots[imported.id]
-        return ImportSnapshot(lambda: halves)
-
-    def export(self, export: Export) -> IndexWriter:
-        as_of = self._build.header.as_of
-        incarnation = self._exports.get(export.id)
-        if incarnation is not None:
-            return self._owned.create((export.id, incarnation), export, as_of)
-        # Dropped before it was built: an index that is closed from the start takes what comes for it.
-        gone = self._owned.create((export.id, 0), export, as_of)
-        self._owned.close((export.id, 0))
-        return gone
-
-    def alias(self, export: Export, index: GlobalId) -> None:
-        incarnation = self._exports.get(export.id)
-        if incarnation is None:
-            return
-        header, key, original = self._build.header, (export.id, incarnation), self._imports[index]
-        if not is_one_shot(header):
-            self._owned.alias(key, original)
-            return
-        snapshot, taken = self._snapshot, self._snapshots.get(index)  # not self: that would be a circle
-        frozen = self._owned.freeze(key, export, header.as_of)
-        self.frozen.append((frozen, lambda: snapshot(original) if taken is None else taken))
-
-    def view(self, export: Export) -> ViewWriter:
-        views, as_of = self._dataflows.views, self._build.header.as_of
-        incarnation = self._exports.get(export.id)
-        writer = views.create((export.id, incarnation or 0), export, as_of)
-        if incarnation is None:  # dropped before it was built
-            views.close((export.id, 0))
-        return writer
-
-    def copy(self, export: Export, columns: Columns) -> ExportCopyTo:
-        store = self._dataflows.store
-        copy = ExportCopyTo(columns, CopyOut(export, None if store is None else store.data_dir))
-        self.copied = copy
-        return copy
-
-    def subscribed(self, export: Export, subscription: ExportSubscribe) -> None:
-        # Also if it was dropped before it was built: others may go on as it.
-        self.subscription = subscription
-
-
-def _snapshot(dataflows: Dataflows, header: DataflowHeader, key: Key) -> Halves:
-    """An index as it is, for a dataflow that takes it so."""
-    owned = dataflows._owned
-    if key in owned:
-        reader = owned.reader(key, only_at=header.as_of if is_one_shot(header) else None)
-        return FrozenTrace.of(reader.oks), FrozenTrace.of(reader.errs)
-    assert dataflows._published is not None
-    oks, errs = dataflows._published.snapshot(key)
-    return oks, errs
 
 
 def _forget_frames(error: BaseException) -> None:
