@@ -58,7 +58,7 @@ class Reports:
             return []  # another's copy, session or incarnation, or a collection that was taken back
         catalog, entry = found
         news = catalog.report(entry, (report.write, report.input, report.output))
-        if entry.reported[0] == ():
+        if entry.reported[0] == () and not entry.dropped:
             state.lose_imports(entry.dataflow)  # computed for good: it looks no more
         if entry.is_finished:
             state.forget_notices(entry)

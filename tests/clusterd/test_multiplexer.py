@@ -938,6 +938,22 @@ def test_a_deferred_query_is_told_of_its_imports_until_it_is_computed() -> None:
     assert len(bench.told(1, internal.Look)) == 2
 
 
+def test_a_query_that_lost_one_of_its_results_is_told_of_its_imports_for_the_other() -> None:
+    bench = MuxBench()
+    session = bench.controller()
+    bench.create(session, "u1", shards=("s",))
+    u1 = bench.incarnation("u1")
+    bench.create(session, "t1", "t2", as_of=4, until=5, over=("u1",))
+    look(bench, "u1", u1)
+    bench.drop(session, "t2")
+    bench.terminal(1, session, "t2", bench.incarnation("t2"))
+    look(bench, "u1", u1)
+    assert len(bench.told(1, internal.Look)) == 2
+    bench.report(1, session, "t1", bench.incarnation("t1"), ())
+    look(bench, "u1", u1)
+    assert len(bench.told(1, internal.Look)) == 2
+
+
 @pytest.mark.parametrize("ending", ["drop", "refusal", "replaced", "cut-short"])
 def test_interest_ends_with_the_query_however_it_ends(ending: str) -> None:
     bench = MuxBench()

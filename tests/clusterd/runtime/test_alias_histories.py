@@ -17,11 +17,12 @@ import pytest
 
 from controller_proto.codec import encode_body
 from controller_proto.command import AllowCompaction, CreateDataflow, InitializationComplete, Schedule
-from controller_proto.dataflow import DataflowBody, DataflowHeader, Export, IndexImport
+from controller_proto.dataflow import Build, DataflowBody, DataflowHeader, Export, IndexImport
+from controller_proto.plan import Aggregate, Get, Reduce
 from controller_proto.response import PeekError, PeekRows, Refused
 from controller_proto.schema import SAMPLE_SCHEMA
 from shm_arrangements.frontier import Frontier
-from tests.clusterd.runtime.shell import Shell
+from tests.clusterd.runtime.shell import COUNT_SCHEMA, Shell
 
 FAR = 1000
 STEPS = 40
@@ -29,7 +30,9 @@ STEPS = 40
 
 @dataclass
 class Said:
-    """What the controller said of one id. kind: index, alias, frozen (a re-export by a query), count."""
+    """What the controller said of one id. kind: index, alias, frozen (a re-export by a query), count (by a
+    query), tally (a maintained count). mates: the ids that its dataflow exports, in order.
+    """
 
     kind: str
     original: str
@@ -37,10 +40,15 @@ class Said:
     floor: int
     dropped: bool = False
     scheduled: bool = False
+    mates: tuple[str, ...] = ()
 
     @property
     def is_query(self) -> bool:
         return self.kind in ("frozen", "count")
+
+    @property
+    def is_count(self) -> bool:
+        return self.kind in ("count", "tally")
 
 
 @dataclass
@@ -98,31 +106,45 @@ class History:
     def is_original(self, id: str, of_queries: bool) -> bool:
         """Whether a dataflow may import it."""
         said = self.ids[id]
-        return not said.is_query or (of_queries and said.kind == "frozen" and not self.is_gone(id))
+        return not (said.is_query or said.is_count) or (
+            of_queries and said.kind == "frozen" and not self.is_gone(id)
+        )
 
     def create(self, kind: str, original: str) -> None:
-        self.number += 1
-        query = kind in ("frozen", "count")
-        id = f"{'t' if query else 'u'}{self.number}"
+        """One, or an alias with another or with what is computed of the same."""
         floor = self.ids[original].floor if original else 0
         as_of = floor + self.random.randrange(3)
-        self.ids[id] = Said(kind, original, as_of, as_of)
-        self.say_create(id)
-        if self.random.random() < 0.8:
-            self.schedule(id)
+        kinds = [kind]
+        if kind in ("alias", "frozen") and self.random.random() < 0.4:
+            kinds.append(self.random.choice(["alias", "tally"] if kind == "alias" else ["frozen", "count"]))
+            self.random.shuffle(kinds)
+        ids = tuple(
+            f"{'t' if kind in ('frozen', 'count') else 'u'}{self.number + n + 1}" for n in range(len(kinds))
+        )
+        self.number += len(ids)
+        for id, each in zip(ids, kinds, strict=True):
+            self.ids[id] = Said(each, original, as_of, as_of, mates=ids)
+        self.say_create(ids[0])
+        for id in ids:
+            if self.random.random() < 0.8:
+                self.schedule(id)
 
     def say_create(self, id: str) -> None:
+        """The dataflow of which `id` is the first export."""
         said, shell = self.ids[id], self.shell
         if said.kind == "index":
             shell.index(id, schedule=False, as_of=said.as_of)
-        elif said.kind == "count":
-            shell.over(id, said.original, as_of=said.as_of)
-            said.scheduled = True
-        else:
-            until = said.as_of + 1 if said.is_query else None
-            export = Export(id, "index", "u1000", SAMPLE_SCHEMA, (0,))
-            header = DataflowHeader(id, said.as_of, until, (), (IndexImport(said.original),), (export,))
-            shell.send(CreateDataflow(0, header, encode_body(DataflowBody(()))))
+            return
+        until = said.as_of + 1 if said.is_query else None
+        exports = tuple(
+            Export(each, "index", "u5000", COUNT_SCHEMA, ()) if self.ids[each].is_count
+            else Export(each, "index", said.original, SAMPLE_SCHEMA, (0,))
+            for each in said.mates
+        )  # fmt: skip
+        builds = (Build("u5000", Reduce(Get(said.original), (), (Aggregate("count"),))),)
+        header = DataflowHeader(id, said.as_of, until, (), (IndexImport(said.original),), exports)
+        body = DataflowBody(builds if any(self.ids[each].is_count for each in said.mates) else ())
+        shell.send(CreateDataflow(0, header, encode_body(body)))
 
     def schedule(self, id: str) -> None:
         if not self.ids[id].scheduled:
@@ -147,7 +169,7 @@ class History:
         said, shell = self.ids[id], self.shell
         if kind == "peek":
             time = self.random.choice([None, said.floor, said.floor + 1, self.upper, max(0, said.floor - 1)])
-            key = self.random.randrange(6) if said.kind != "count" and self.random.random() < 0.4 else None
+            key = self.random.randrange(6) if not said.is_count and self.random.random() < 0.4 else None
             uuid = f"p{len(self.asked)}"
             must = "dropped" if said.dropped else ""
             if not must and time is not None and time < said.floor:
@@ -171,15 +193,22 @@ class History:
         self.shell.connect(complete=False)
         kept: dict[str, Said] = {}
         for id, said in self.ids.items():
-            lost = said.dropped or said.is_query or self.random.random() < 0.2
+            if id not in (said.mates or (id,))[:1]:
+                continue  # said with the first
+            mates = {each: self.ids[each] for each in said.mates or (id,)}
+            lost = any(each.dropped for each in mates.values()) or said.is_query or self.random.random() < 0.2
             if lost or (said.original and said.original not in kept):
                 continue
-            as_of = max(said.floor, kept[said.original].floor if said.original else 0)
-            kept[id] = Said(said.kind, said.original, as_of, as_of)
+            as_of = max(
+                *(each.floor for each in mates.values()), kept[said.original].floor if said.original else 0
+            )
+            for each, mate in mates.items():
+                kept[each] = Said(mate.kind, mate.original, as_of, as_of, mates=mate.mates)
         scheduled = [id for id in kept if self.ids[id].scheduled]
         self.ids = kept
         for id in kept:
-            self.say_create(id)
+            if id in (kept[id].mates or (id,))[:1]:
+                self.say_create(id)
         for id in scheduled:
             self.schedule(id)
         self.shell.send(InitializationComplete(0))
@@ -200,7 +229,7 @@ class History:
         if said.kind == "index":
             return Counter(self.rows_at(time))
         inside = self.truth(said.original, time)
-        if said.kind != "count":
+        if not said.is_count:
             return inside
         return Counter({(inside.total(),): 1}) if inside else Counter()  # of nothing there is no row
 
@@ -223,8 +252,9 @@ class History:
             assert Counter(self.shell.rows(uuid)) == expected, (asked, response)
 
     def is_gone(self, id: str) -> bool:
+        """Whether it may be told so: what is maintained goes on without its original, a query may not."""
         said = self.ids[id]
-        return said.dropped or (bool(said.original) and self.is_gone(said.original))
+        return said.dropped or (said.is_query and self.is_gone(said.original))
 
     def live(self) -> list[str]:
         return [id for id, said in self.ids.items() if not said.dropped]
