@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bench.arrangements import loads, reads, sql, updates
 from bench.arrangements.common import FULL_ROWS, Bench, Sizes
-from bench.harness import Recorder, say, table
+from bench.harness import Recorder, run_cases
 from shm_arrangements.kernels.warm import warm
 
 SMOKE_ROWS = 20_000
@@ -33,15 +33,10 @@ CASES = {
 
 
 def run(*, smoke: bool = False, rows: int | None = None, only: str = "") -> list[str]:
-    """The cases with `only` in their name, at `rows` records; returns what missed its bar."""
+    """The cases with `only` in their name, at `rows` records; returns what missed its bar or failed."""
     full = rows is None and not smoke
     recorder = Recorder("arrangements", smoke=smoke, keep=full)
     sizes = Sizes(rows or FULL_ROWS, RUNS, CHURNED)
     bench = Bench(recorder, Sizes(SMOKE_ROWS, 1, SMOKE_CHURNED) if smoke else sizes)
     warm()
-    for name, case in CASES.items():
-        if only in name:
-            say(f"{name}: {(case.__doc__ or '').strip()}")
-            case(bench)
-    say(table(recorder.lines))
-    return recorder.failed
+    return run_cases(recorder, CASES, bench, only)

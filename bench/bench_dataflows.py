@@ -9,11 +9,9 @@ fails is told as missed, and the next goes on.
 
 from __future__ import annotations
 
-import traceback
-
 from bench.dataflows import lag, maintained, peers, rounds
 from bench.dataflows.common import FULL_ROWS, Bench, Sizes
-from bench.harness import Recorder, say, table
+from bench.harness import Recorder, run_cases
 from clusterd.operators.kernels.warm import warm
 
 SMOKE = Sizes(5_000, runs=1, batches=5, larger=2)
@@ -38,17 +36,4 @@ def run(*, smoke: bool = False, rows: int | None = None, only: str = "") -> list
     recorder = Recorder("dataflows", smoke=smoke, keep=full)
     bench = Bench(recorder, SMOKE if smoke else Sizes(rows or FULL_ROWS, runs=3, batches=100, larger=10))
     warm()
-    failed: list[str] = []
-    for name, case in CASES.items():
-        if only not in name:
-            continue
-        say(f"{name}: {(case.__doc__ or '').strip()}")
-        try:
-            case(bench)
-        except Exception as error:  # the other figures do not depend on it
-            if smoke:
-                raise
-            say(traceback.format_exc())
-            failed.append(f"{name} failed: {error}")
-    say(table(recorder.lines))
-    return recorder.failed + failed
+    return run_cases(recorder, CASES, bench, only)

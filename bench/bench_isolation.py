@@ -7,9 +7,7 @@ working: nothing is kept of it.
 
 from __future__ import annotations
 
-import traceback
-
-from bench.harness import Recorder, say, table
+from bench.harness import Recorder, run_cases
 from bench.isolation import attached, hydration, publication, queries, round_trips, scans, ticks
 from bench.isolation.common import FULL, QUICK, SMOKE, Bench
 
@@ -31,17 +29,4 @@ def run(*, smoke: bool = False, quick: bool = False, only: str = "") -> list[str
     """The cases with `only` in their name; returns what missed its bar or failed."""
     recorder = Recorder("isolation", smoke=smoke, keep=not quick)
     bench = Bench(recorder, SMOKE if smoke else QUICK if quick else FULL)
-    failed: list[str] = []
-    for name, case in CASES.items():
-        if only not in name:
-            continue
-        say(f"{name}: {(case.__doc__ or '').strip()}")
-        try:
-            case(bench)
-        except Exception as error:  # the other figures do not depend on it
-            if smoke:
-                raise
-            say(traceback.format_exc())
-            failed.append(f"{name} failed: {error}")
-    say(table(recorder.lines))
-    return recorder.failed + failed
+    return run_cases(recorder, CASES, bench, only)

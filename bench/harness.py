@@ -1,4 +1,4 @@
-"""What every benchmark shares: the form of a result line, the machine's facts, percentiles.
+"""What every benchmark shares: the form of a result line, the machine's facts, percentiles, the run of cases.
 
 A result is one JSON line `{"bench", "case", "value", "unit", ...}`, with `"bar"` and `"ok"` where there is a
 bar, appended to bench/results/NAME.jsonl, with machine, versions, commit and time of the run. A benchmark
@@ -14,14 +14,16 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import psutil
 
+T = TypeVar("T")
 RESULTS = Path(__file__).parent / "results"
 _LIBRARIES = ("numpy", "numba", "msgspec", "multiprocess", "pyarrow")
 
@@ -102,6 +104,27 @@ class Recorder:
             RESULTS.mkdir(exist_ok=True)
             with (RESULTS / f"{self.bench}.jsonl").open("a") as file:
                 file.write(json.dumps({**line, **self._facts}) + "\n")
+
+
+def run_cases(recorder: Recorder, cases: Mapping[str, Callable[[T], None]], bench: T, only: str) -> list[str]:
+    """Run the cases with `only` in their name, and tell their figures; returns what missed its bar or failed.
+
+    One that fails does not end the others, but in a smoke run.
+    """
+    failed: list[str] = []
+    for name, case in cases.items():
+        if only not in name:
+            continue
+        say(f"{name}: {(case.__doc__ or '').strip()}")
+        try:
+            case(bench)
+        except Exception as error:  # the other figures do not depend on it
+            if recorder.smoke:
+                raise
+            say(traceback.format_exc())
+            failed.append(f"{name} failed: {error}")
+    say(table(recorder.lines))
+    return recorder.failed + failed
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:

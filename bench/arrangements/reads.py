@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from bench.arrangements.common import (
     SEED,
     Bench,
     Words,
+    is_mapped,
     loaded,
     pairs,
     random_words,
@@ -172,7 +172,7 @@ def scans(bench: Bench) -> None:
         result = view.scan()
         k, v = result.column("k"), result.column("v")
         require(same_pairs(k.view(np.uint64), v.view(np.uint64), keys, values), "the scan")
-        copied = float(sum(not _is_mapped(array) for array in (k, v)))
+        copied = float(sum(not is_mapped(array) for array in (k, v)))
         bench.recorder.record("scan of one batch, arrays copied", copied, "arrays", bar=0.0, rows=n)
         taken = [_scan_s(view) * 1e6 for _ in range(max(bench.sizes.runs, 3))]
         bench.median("scan of one batch", taken, "us", rows=n)
@@ -207,13 +207,3 @@ def _scan_s(view: ReadView) -> float:
     took = time.perf_counter() - start
     require(len({len(array) for array in arrays}) == 1, "columns of one length")
     return took
-
-
-def _is_mapped(array: np.ndarray) -> bool:
-    """Whether the array lies in a mapping of one of our segments."""
-    address = array.ctypes.data
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        first, last = (int(end, 16) for end in line.split()[0].split("-"))
-        if first <= address and address + array.nbytes <= last:
-            return "/dev/shm/clusterd." in line
-    return False

@@ -12,13 +12,12 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from bench.arrangements import peer_lmdb
-from bench.arrangements.common import SEED, Words, require
+from bench.arrangements.common import SEED, Words, is_mapped, require
 from bench.harness import percentiles
 from bench.isolation.common import memory
 from shm_arrangements.attach import attach
@@ -62,23 +61,13 @@ def _sum(job: dict[str, Any]) -> dict[str, Any]:
     require(0 <= first < rows and total == rows * (rows - 1) // 2, "the sum of the view")
     _held.append((index, values))
     return {
-        "first_ms": first_s * 1e3, "sum_s": took_s, "copied": 0 if _is_mapped(values) else values.nbytes,
+        "first_ms": first_s * 1e3, "sum_s": took_s, "copied": 0 if is_mapped(values) else values.nbytes,
         "anonymous_growth": memory(os.getpid(), "Anonymous") - before,
         "anonymous": memory(os.getpid(), "Anonymous"),
     }  # fmt: skip
 
 
 _held: list[Any] = []  # by the process of `hold`, until its end
-
-
-def _is_mapped(array: np.ndarray) -> bool:
-    """Whether the array lies in a mapping of one of our segments."""
-    address = array.ctypes.data
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        first, last = (int(end, 16) for end in line.split()[0].split("-"))
-        if first <= address and address + array.nbytes <= last:
-            return "/dev/shm/clusterd." in line
-    return False
 
 
 def _lookups(job: dict[str, Any]) -> dict[str, Any]:
