@@ -20,4 +20,5 @@ def test_the_page_lists_every_metric_as_it_is() -> None:
 def test_the_page_lists_every_event_with_its_facts() -> None:
     found = re.findall(r"^- `(\w+)`(?: \((.*?)\))?: ", TEXT, re.MULTILINE)
     told = {name: tuple(re.findall(r"`(\w+)`", fields)) for name, fields in found}
-    assert told == {each.__name__: each.__struct_fields__ for each in Event.__subclasses__()}
+    ours = [each for each in Event.__subclasses__() if each.__module__ == Event.__module__]  # not a feed's
+    assert told == {each.__name__: each.__struct_fields__ for each in ours}
