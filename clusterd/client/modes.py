@@ -65,7 +65,6 @@ def read(
 
 
 def query(
-    core: Core,
     dataflows: Dataflows,
     on: str | Plan | Handle,
     at: At,

@@ -319,7 +319,7 @@ class Client:
         indexes as far as was heard. Raises Refusal as `create_index`, and as `peek`; TooStale.
         """
         self.pump()
-        return self.run(modes.query(self.core, self.dataflows, on, at, names, timeout_s))
+        return self.run(modes.query(self.dataflows, on, at, names, timeout_s))
 
     def subscribe(
         self,

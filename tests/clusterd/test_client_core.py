@@ -165,7 +165,7 @@ def test_a_query_over_a_shard_reads_its_newest_time(tmp_path: Path) -> None:
         store.create_shard("fruit", SAMPLE_SCHEMA).advance_since(Frontier.at(4))
         session = Session(store=store)
         Shards(store).advance("fruit", 7)
-        session.step(modes.query(session.core, session.dataflows, "fruit", "latest", None, 1))
+        session.step(modes.query(session.dataflows, "fruit", "latest", None, 1))
         created = next(said for said in session.said() if isinstance(said, CreateDataflow))
         assert (created.header.as_of, created.header.until) == (6, 7)
 

@@ -327,7 +327,7 @@ class Client:
         if there is one. at: as `peek` takes it; `latest` is the newest time that all of them have sealed, of
         indexes as far as was heard. Raises Refusal as `create_index`, and as `peek`; TooStale.
         """
-        return await self.run(modes.query(self.core, self.dataflows, on, at, names, timeout_s))
+        return await self.run(modes.query(self.dataflows, on, at, names, timeout_s))
 
     def subscribe(
         self,
