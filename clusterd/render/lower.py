@@ -115,10 +115,9 @@ class _Lowering:
         for export in imported:
             columns = column_specs(export.schema)
             alike = tuple(other for other in imported if other.on == export.on)
-            # By its own id the index itself is the stream; joins may use any index of the collection.
-            self._relations[export.id] = Relation(
-                columns, arranged=(export, *(other for other in alike if other is not export))
-            )
+            # By its own id it is itself alone: another of the collection may have another end or time. By the
+            # collection's, whoever asks says that they are the same, and joins may use any of them.
+            self._relations[export.id] = Relation(columns, arranged=(export,))
             self._relations.setdefault(export.on, Relation(columns, arranged=alike))
         for relation in self._relations.values():
             relation.columns = relation.base

@@ -10,8 +10,9 @@ import pytest
 
 from controller_proto.codec import encode_body
 from controller_proto.command import AllowCompaction, CreateDataflow, InitializationComplete, Schedule
-from controller_proto.dataflow import DataflowBody, DataflowHeader, Export, IndexImport
-from controller_proto.plan import Get
+from controller_proto.dataflow import Build, DataflowBody, DataflowHeader, Export, IndexImport
+from controller_proto.expr import ColumnRef
+from controller_proto.plan import Get, Join, Mfp, Negate, Union
 from controller_proto.response import Frontiers
 from controller_proto.schema import SAMPLE_SCHEMA
 from shm_arrangements.attach import attach
@@ -233,3 +234,21 @@ def test_a_re_export_by_another_key_or_with_an_end_is_an_index_of_its_own(shell:
     assert shell.loops[0].owned.statistics().publications == 3
     assert read(shell, "u2002", 0, [["beta"]]) == [(2, "beta")]
     assert read(shell, "u2003", 1) == ROWS
+
+
+def test_indexes_of_one_collection_that_end_at_different_times_are_not_joined_as_one(shell: Shell) -> None:
+    shell.index("u1")
+    for id, until, key in (("u2", 2, ()), ("u3", 3, (0,))):
+        export = Export(id, "index", "u1", SAMPLE_SCHEMA, key)
+        header = DataflowHeader(id, 0, until, (), (IndexImport("u1"),), (export,))
+        shell.send(CreateDataflow(0, header, encode_body(DataflowBody(()))), Schedule(0, id))
+    shell.write([(4, "delta")], 1)
+    shell.write([(5, "echo")], 2)
+    inputs, equal = (Get("u3"), Get("u2")), ((ColumnRef(0), ColumnRef(2)),)
+    plan = Union((Get("u3"), Negate(Mfp(Join(inputs, equal), projection=(0, 1)))))
+    export = Export("t4", "index", "u4", SAMPLE_SCHEMA, ())
+    header = DataflowHeader("t4", 2, 3, (), (IndexImport("u2"), IndexImport("u3")), (export,))
+    shell.send(CreateDataflow(0, header, encode_body(DataflowBody((Build("u4", plan),)))), Schedule(0, "t4"))
+    shell.peek("new", "t4", 2)
+    shell.settle()
+    assert shell.rows("new") == [(5, "echo")]
