@@ -56,7 +56,8 @@ class Lookout:
     def _look_at_processes(self, samples: Samples) -> Iterable[ProcessFigures]:
         known, self._processes = self._processes, {}
         for sample in samples.by_process.values():
-            with contextlib.suppress(psutil.Error):
+            # psutil says so in its own words, /proc in two others: it ended while it was looked at.
+            with contextlib.suppress(psutil.Error, FileNotFoundError, ProcessLookupError):
                 process = known.get(sample.pid) or psutil.Process(sample.pid)
                 self._processes[sample.pid] = process
                 yield _process(sample.process, sample.role, process)
