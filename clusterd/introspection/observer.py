@@ -124,17 +124,13 @@ class Observer(WorkerLoop):
         """Take every new sample, and seal the relations with what they say now."""
         began_s = time.monotonic()
         self._rung = False
-        for page in self._pages:
-            sample = page.take()
-            if sample is not None:
-                self._samples.take(sample)
-        self._samples.take(self.sample())
-        outside = self._lookout.look(self._samples)
-        self._time = max(outside.now_ms, self._time + 1)
         try:
+            self._take_samples()
+            self._time = max(self._lookout.look(self._samples).now_ms, self._time + 1)
             self._tell(Frontier.at(self._time + 1))
             self._is_behind = False
-        except (ShmExhausted, RegistryFull) as error:  # what was not told is told by a later reading
+        except (ShmExhausted, RegistryFull, OSError) as error:  # no memory, or no descriptor
+            self._rung = True  # what was not told is told by a later reading
             if not self._is_behind:
                 self._is_behind = True
                 emit(IntrospectionBehind(reason=str(error)))
@@ -147,6 +143,13 @@ class Observer(WorkerLoop):
                 self.feed(internal.Run(0, allow, {id: incarnation}))
         self._read_s = time.monotonic()
         self._pause_s = max(PAUSE_S, _COST * (self._read_s - began_s))
+
+    def _take_samples(self) -> None:
+        for page in self._pages:
+            sample = page.take()
+            if sample is not None:
+                self._samples.take(sample)
+        self._samples.take(self.sample())
 
     def _tell(self, upper: Frontier) -> None:
         for place, changed in self._keeper.differences(self._samples, self._lookout.seen):

@@ -53,8 +53,7 @@ class Progress:
         began_s = self._clock()
         if began_s < self._next_s:
             return
-        self._news = False
-        self._page.write(self._collect())
+        self._news = not self._page.write(self._collect())  # without room: again, after the pause
         # It has not read the last ones; or it is gone, and we are about to be.
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             os.write(self._ring, b"!")

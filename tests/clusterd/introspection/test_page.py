@@ -151,6 +151,26 @@ def test_news_are_told_at_once_then_after_a_pause_and_never_without_news(
     os.close(ring)
 
 
+def test_what_there_was_no_room_for_is_told_after_the_pause(
+    token: str, page: ProgressPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard, ring = os.pipe()
+    clock = _Clock()
+    progress = Progress(page, ring, lambda: b"news", clock)
+    with monkeypatch.context() as patched:
+        patched.setattr(ProgressPage, "write", lambda self, sample: False)
+        progress.tell()
+    assert progress.due_s == pytest.approx(clock.now_s + PAUSE_S)
+    clock.now_s += PAUSE_S + 1e-9
+    progress.tell()
+    assert progress.due_s is None
+    reader = ProgressReader(token, "solo/0")
+    assert reader.take() == b"news"
+    reader.close()
+    os.close(heard)
+    os.close(ring)
+
+
 def test_a_ring_that_nobody_hears_keeps_nobody(token: str, page: ProgressPage) -> None:
     heard, ring = os.pipe()
     clock = _Clock()
