@@ -43,7 +43,7 @@ _MAY_NOT = (
     help="The flame graph, for a browser.",
 )  # fmt: skip
 @click.option(
-    "--address", default="unix:clusterd.sock", show_default=True, metavar="unix:PATH",
+    "--connect", "address", default="unix:clusterd.sock", show_default=True, metavar="unix:PATH",
     help="Of the daemon, as its READY line says under `listen`.",
 )  # fmt: skip
 def profile(seconds: int, output: Path, address: str) -> None:
@@ -55,7 +55,7 @@ def profile(seconds: int, output: Path, address: str) -> None:
     \b
     Examples:
       clusterd profile
-      clusterd profile --seconds 30 -o slow.svg --address unix:/tmp/clusterd.sock
+      clusterd profile --seconds 30 -o slow.svg --connect unix:/tmp/clusterd.sock
 
     \b
     Exit status:

@@ -33,7 +33,7 @@ PACE_S = 0.5
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--address", default="unix:clusterd.sock", show_default=True, metavar="unix:PATH",
+    "--connect", "address", default="unix:clusterd.sock", show_default=True, metavar="unix:PATH",
     help="Of the daemon, as its READY line says under `listen`.",
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="Print one page and end.")
@@ -46,7 +46,7 @@ def top(address: str, once: bool) -> None:
     \b
     Examples:
       clusterd top
-      clusterd top --address unix:/tmp/clusterd.sock --once
+      clusterd top --connect unix:/tmp/clusterd.sock --once
 
     \b
     Exit status:

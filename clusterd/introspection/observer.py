@@ -10,6 +10,7 @@ looked lately, or subscribes, and once a second else, for who reads shared memor
 old as their page, and a replica that does nothing is not looked at either.
 
 History is short: what is older than HISTORY_MS is let go, but for what parked reads and running queries hold.
+To a peek of such a time the relation is as empty as it was before the first sample (I18).
 
 Does not: sample other processes (they do), make rows (relations.py), wait for anybody.
 """
@@ -22,6 +23,8 @@ import os
 import select
 import time
 from typing import Final
+
+from msgspec import Raw
 
 from clusterd import internal
 from clusterd.convert import updates_from_rows
@@ -42,6 +45,7 @@ from clusterd.runtime.observing import Observing
 from clusterd.runtime.peeks import Key
 from clusterd.runtime.rehearsal import rehearse
 from controller_proto.command import AllowCompaction, CreateDataflow, Peek
+from controller_proto.response import PeekResponse, PeekRows
 from shm_arrangements.errors import RegistryFull, ShmExhausted
 from shm_arrangements.frontier import Frontier
 from shm_arrangements.index_writer import advance_idle
@@ -90,7 +94,22 @@ class Observer(WorkerLoop):
             self._looked_s = now_s = time.monotonic()
             if now_s >= self._read_s + PAUSE_S / 2:
                 self._read_pages()
+            if isinstance(event.command, Peek) and self._is_before_history(event.command):
+                self._answer_nothing(event.session, event.command)
+                return
         super().feed(event)
+
+    def _is_before_history(self, peek: Peek) -> bool:
+        return peek.time is not None and peek.time < self._compacted and (peek.id, 1) in self._keys
+
+    def _answer_nothing(self, session: int, peek: Peek) -> None:
+        relation, finishing = RELATIONS[self._keys.index((peek.id, 1))], peek.finishing
+        width = len(relation.columns.columns) + len(finishing.maps)
+        if finishing.projection is not None:
+            width = len(finishing.projection)
+        nothing = PeekRows(((),) * width, ())
+        response = PeekResponse(peek.uuid, nothing, time=peek.time, served_by=self._role)
+        self._link.queue(self._encode(internal.Answer(session, peek.uuid, Raw(self._encode(response)))))
 
     def work(self) -> None:
         if self._rung and time.monotonic() >= self._due_s:

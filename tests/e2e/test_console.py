@@ -91,7 +91,7 @@ def test_a_daemon_with_a_console_is_scraped_canceled_watched_and_sampled(
         assert series(url)["clusterd_sessions", ()] >= 1
         # A parked peek, of another session than the console's, is canceled from the page.
         parked = client.start_peek(index, at=9)
-        top = run("top", "--once", "--address", replica.address)
+        top = run("top", "--once", "--connect", replica.address)
         assert top.returncode == 0, top.stderr
         assert index.id in top.stdout
         (line,) = (line for line in top.stdout.splitlines() if "parked" in line)
@@ -105,12 +105,12 @@ def test_a_daemon_with_a_console_is_scraped_canceled_watched_and_sampled(
         client.drop(index)
         wait_until(lambda: lag not in series(url), DEADLINE_S, "the series of what was dropped went")
     graph = tmp_path / "graph.svg"
-    sampled = run("profile", "--seconds", "1", "-o", str(graph), "--address", replica.address)
+    sampled = run("profile", "--seconds", "1", "-o", str(graph), "--connect", replica.address)
     if sampled.returncode:  # where ptrace is not allowed, that is said and how to allow it
         assert "SYS_PTRACE" in sampled.stderr
     else:
         assert "clusterd: supervisor" in graph.read_text()
-    assert run("top", "--once", "--address", "unix:/nowhere").returncode == 1
+    assert run("top", "--once", "--connect", "unix:/nowhere").returncode == 1
 
 
 def test_a_console_nobody_looks_at_makes_no_wake_ups_and_takes_little_memory(tmp_path: Path) -> None:
