@@ -21,7 +21,7 @@ _encode = msgspec.msgpack.Encoder().encode
 def collect_mux(mux: Multiplexer) -> bytes:
     """An encoded MuxSample."""
     told = mux.statistics()
-    settings = tuple((name, str(value)) for name, value in mux.settings.items())
+    settings = tuple((name, msgspec.json.encode(value).decode()) for name, value in mux.settings.items())
     notices = told.notices.values()
     counters = (
         ("clusterd_wakes_sent_total", sum(each.sent for each in notices)),

@@ -55,12 +55,15 @@ class Lookout:
 
     def _look_at_processes(self, samples: Samples) -> Iterable[ProcessFigures]:
         known, self._processes = self._processes, {}
-        for sample in samples.by_process.values():
+        there = {sample.pid: (sample.process, sample.role) for sample in samples.by_process.values()}
+        for supervisor in samples.supervisors:  # it knows of those, too, that say nothing of themselves
+            there = {pid: (name, name) for name, pid in supervisor.pids} | there
+        for pid, (name, role) in there.items():
             # psutil says so in its own words, /proc in two others: it ended while it was looked at.
             with contextlib.suppress(psutil.Error, FileNotFoundError, ProcessLookupError):
-                process = known.get(sample.pid) or psutil.Process(sample.pid)
-                self._processes[sample.pid] = process
-                yield _process(sample.process, sample.role, process)
+                process = known.get(pid) or psutil.Process(pid)
+                self._processes[pid] = process
+                yield _process(name, role, process)
 
     def _readers(self, now_ms: int) -> Iterable[ReaderFigures]:
         with contextlib.suppress(RegistryFull):

@@ -32,4 +32,4 @@ def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if isinstance(value, dict):
             yield from _flat(f"{prefix}{name}.", value)
         else:
-            yield prefix + name, str(value)
+            yield prefix + name, msgspec.json.encode(value).decode()

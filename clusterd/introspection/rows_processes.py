@@ -51,7 +51,7 @@ def _counts(worker: str, histograms: Iterable[DurationFigures]) -> Iterator[Row]
 
 
 def processes(samples: Samples, outside: Outside) -> Iterator[Row]:
-    """Every process that has said how it is."""
+    """Every process of the daemon; those that say nothing of themselves have no time of a sample."""
     for each in outside.processes:
         sample = samples.by_process.get(each.process)
         yield (
