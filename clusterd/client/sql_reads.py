@@ -101,4 +101,5 @@ def _standing(
 ) -> Standing | None:
     if name in meant:
         return meant[name][1]
-    return dataflows.standing.get(name)
+    of_shard = (one for one in dataflows.standing.values() if one.export.shard == name)
+    return dataflows.standing.get(name) or next(of_shard, None)

@@ -109,6 +109,7 @@ class Interleavings(RuleBasedStateMachine):
         self.standing: dict[str, Any] = {}  # id -> floor, None dropped; of the session in force
         self.peeked: dict[tuple[int, str], int] = {}  # accepted as a peek
         self.canceled: set[tuple[int, str]] = set()
+        self.answered: dict[tuple[int, str], int] = {}  # answers of the session when the peek was sent
         self.syncs: dict[int, list[int]] = {}
         self.creates: dict[int, tuple[int, tuple[str, ...]]] = {}
         self.pages: dict[tuple[str, int], int] = {}
@@ -206,6 +207,7 @@ class Interleavings(RuleBasedStateMachine):
             return
         self.peeked[session, uuid] = self.peeked.get((session, uuid), 0) + 1
         self.canceled.discard((session, uuid))
+        self.answered[session, uuid] = len(self.bench.heard(session, PeekResponse))
         floor = self.standing.get(id)
         if floor is None or (time is not None and time < floor):
             code = "below-since" if floor is not None else "dropped" if id in self.standing else "unknown-id"
@@ -302,8 +304,10 @@ class Interleavings(RuleBasedStateMachine):
         for (session, uuid), count in getattr(self, "peeked", {}).items():
             assert self._answers(session, uuid) <= count
         for session in getattr(self, "open", ()):
-            for response in self.bench.heard(session, PeekResponse)[-1:]:
-                if isinstance(response.result, PeekCanceled):
+            heard = self.bench.heard(session, PeekResponse)
+            for response in heard[-1:]:
+                is_new = len(heard) > self.answered.get((session, response.uuid), 0)  # else of its last life
+                if is_new and isinstance(response.result, PeekCanceled):
                     assert (session, response.uuid) in self.canceled
 
     @invariant()

@@ -87,7 +87,7 @@ def test_a_stuck_input_a_pinned_index_and_a_skewed_join_are_found(mode: str, tmp
 
         wait_until(told, DEADLINE_S, "the reader of what was dropped is told")
         ((id, reader, nbytes),) = pinned
-        assert (id, str(reader).partition("[")[2]) == (over.id, f"{os.getpid()}]")
+        assert (id, str(reader).rpartition("[")[2]) == (over.id, f"{os.getpid()}]")
         assert int(str(nbytes)) > 0
         del view
         attached.close()

@@ -373,7 +373,7 @@ def test_events_from_many_threads_and_from_the_collector_are_all_counted(held: I
 
     def work() -> None:
         for at in range(4_000):
-            reader.took(View(), at)
+            reader.took(View(), at, (7, 1), 1)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     try:
