@@ -10,7 +10,6 @@ import pytest
 
 from bench.__main__ import NAMES
 
-
 # All of bench-isolation starts two dozen replicas: a case of it stands for the others but in the soak.
 CASES = [(name, "queries" if name == "isolation" else "") for name in NAMES]
 
