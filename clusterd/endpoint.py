@@ -82,7 +82,7 @@ class Endpoint:
         self._progress: Progress | None = None
         if spec.ring is not None:
             page = ProgressPage(spec.instance, "mux")
-            self._progress = Progress(page, spec.ring.fileno(), self.sample, time.monotonic)
+            self._progress = Progress(page, spec.ring.fileno(), self.sample, time.monotonic, time.thread_time)
         self._turns = Turns()
         self._control = spec.control
         buffer = bytearray(READ_BYTES)  # of every link

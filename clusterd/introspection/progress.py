@@ -24,16 +24,24 @@ _COST: Final = 100  # times what a sample takes, at least, until the next
 
 
 class Progress:
-    """One process's. ring: a pipe to the observer. collect: an encoded sample. clock: seconds."""
+    """One process's. ring: a pipe to the observer. collect: an encoded sample. clock: seconds. cost: seconds
+    of the processor, for who has to wait for a core is not to say less for it.
+    """
 
     def __init__(
-        self, page: ProgressPage, ring: int, collect: Callable[[], bytes], clock: Callable[[], float]
+        self,
+        page: ProgressPage,
+        ring: int,
+        collect: Callable[[], bytes],
+        clock: Callable[[], float],
+        cost: Callable[[], float],
     ) -> None:
         os.set_blocking(ring, False)
         self._page = page
         self._ring = ring
         self._collect = collect
         self._clock = clock
+        self._cost = cost
         self._news = True
         self._next_s = 0.0
 
@@ -50,15 +58,14 @@ class Progress:
         """Write and ring, if there is news and it is time."""
         if not self._news:
             return
-        began_s = self._clock()
-        if began_s < self._next_s:
+        if self._clock() < self._next_s:
             return
+        began_s = self._cost()
         self._news = not self._page.write(self._collect())  # without room: again, after the pause
         # It has not read the last ones; or it is gone, and we are about to be.
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             os.write(self._ring, b"!")
-        now_s = self._clock()
-        self._next_s = now_s + max(PAUSE_S, _COST * (now_s - began_s))
+        self._next_s = self._clock() + max(PAUSE_S, _COST * (self._cost() - began_s))
 
     def close(self) -> None:
         self._page.close()

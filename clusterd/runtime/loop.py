@@ -111,7 +111,7 @@ class WorkerLoop:
         self._progress: Progress | None = None
         if spec.ring is not None and spec.role is not ComputeRuntimeRole.INTROSPECTION:
             page = ProgressPage(spec.instance, spec.name)
-            self._progress = Progress(page, spec.ring.fileno(), self.sample, time.monotonic)
+            self._progress = Progress(page, spec.ring.fileno(), self.sample, time.monotonic, time.thread_time)
         self._configure(fx.Configure({}))
         self._perform: dict[type, Callable[[Any], fx.Event | None]] = {
             fx.Send: self._send,

@@ -132,7 +132,7 @@ def test_news_are_told_at_once_then_after_a_pause_and_never_without_news(
         clock.now_s += clock.cost_s
         return b"%d" % told
 
-    progress = Progress(page, ring, collect, clock)
+    progress = Progress(page, ring, collect, clock, clock)
     progress.tell()
     assert (told, progress.due_s) == (1, None)
     progress.tell()
@@ -156,7 +156,7 @@ def test_what_there_was_no_room_for_is_told_after_the_pause(
 ) -> None:
     heard, ring = os.pipe()
     clock = _Clock()
-    progress = Progress(page, ring, lambda: b"news", clock)
+    progress = Progress(page, ring, lambda: b"news", clock, clock)
     with monkeypatch.context() as patched:
         patched.setattr(ProgressPage, "write", lambda self, sample: False)
         progress.tell()
@@ -174,7 +174,7 @@ def test_what_there_was_no_room_for_is_told_after_the_pause(
 def test_a_ring_that_nobody_hears_keeps_nobody(token: str, page: ProgressPage) -> None:
     heard, ring = os.pipe()
     clock = _Clock()
-    progress = Progress(page, ring, lambda: b"", clock)
+    progress = Progress(page, ring, lambda: b"", clock, clock)
     os.set_blocking(ring, False)
     with contextlib.suppress(BlockingIOError):
         while True:
