@@ -61,7 +61,9 @@ class Progress:
         if self._clock() < self._next_s:
             return
         began_s = self._cost()
-        self._news = not self._page.write(self._collect())  # without room: again, after the pause
+        self._news = False  # before it is collected: what a sample leaves out is news again
+        if not self._page.write(self._collect()):
+            self._news = True  # without room: again, after the pause
         # It has not read the last ones; or it is gone, and we are about to be.
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             os.write(self._ring, b"!")

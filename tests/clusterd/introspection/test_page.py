@@ -171,6 +171,27 @@ def test_what_there_was_no_room_for_is_told_after_the_pause(
     os.close(ring)
 
 
+def test_what_a_sample_leaves_out_is_told_after_the_pause(token: str, page: ProgressPage) -> None:
+    heard, ring = os.pipe()
+    clock = _Clock()
+    told: list[int] = []
+
+    def collect() -> bytes:
+        told.append(len(told))
+        if len(told) == 1:
+            progress.note()  # it had no time for all
+        return b""
+
+    progress = Progress(page, ring, collect, clock, clock)
+    progress.tell()
+    assert progress.due_s == pytest.approx(clock.now_s + PAUSE_S)
+    clock.now_s += PAUSE_S + 1e-9
+    progress.tell()
+    assert (told, progress.due_s) == ([0, 1], None)
+    os.close(heard)
+    os.close(ring)
+
+
 def test_a_ring_that_nobody_hears_keeps_nobody(token: str, page: ProgressPage) -> None:
     heard, ring = os.pipe()
     clock = _Clock()
