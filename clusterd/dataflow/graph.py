@@ -31,7 +31,8 @@ _DONE: Final = object()
 @dataclass(frozen=True, slots=True)
 class NodeStatistics:
     """What a node has done since it was built. rows and errs are updates; elapsed_s its own time alone, and
-    longest_s the longest piece of it (R11). places: of a recursion, what is in it.
+    longest_s the longest piece of it (R11). reads: the sources it reads in place. places: of a recursion,
+    what is in it.
     """
 
     node: int
@@ -44,6 +45,7 @@ class NodeStatistics:
     elapsed_s: float
     longest_s: float
     state: OperatorStatistics
+    reads: tuple[int, ...] = ()
     places: tuple[PlaceStatistics, ...] = ()
 
 
@@ -98,6 +100,7 @@ class _Node:
     source: Source | None
     operator: Operator | None  # exactly one of the two
     inputs: tuple[int, ...]
+    reads: tuple[int, ...] = ()
     outputs: list[_Edge] = field(default_factory=list)
     incoming: list[_Edge] = field(default_factory=list)
     rows_in: int = 0
@@ -144,10 +147,14 @@ class Graph:
         name: str,
         *,
         exchange_on: Mapping[int, tuple[int, ...]] | None = None,
+        reads: Sequence[int] = (),
     ) -> int:
-        """inputs: the node feeding each port. exchange_on: by port, the columns that decide a row's owner."""
+        """inputs: the node feeding each port. exchange_on: by port, the columns that decide a row's owner.
+        reads: the sources whose arrangements it looks into; nothing is pushed from there.
+        """
         number = self._add(name, tuple(inputs), None, operator)
         node = self._nodes[number]
+        node.reads = tuple(reads)
         for port, feeding in enumerate(inputs):
             if not 0 <= feeding < number:
                 raise InvariantViolation("a node is fed by nodes before it", node=number, input=feeding)
@@ -296,6 +303,7 @@ class Graph:
                 node.elapsed_s,
                 node.longest_s,
                 node.work.statistics(),
+                node.reads,
                 node.operator.places() if isinstance(node.operator, Scope) else (),
             )
             for node in self._nodes

@@ -61,11 +61,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class PlaceStatistics:
-    """What a place of a recursion has done, at all iterations together; rows and errs are updates."""
+    """What a place of a recursion has done, at all iterations together; rows and errs are updates. inputs:
+    the places that feed it, at this iteration or at the one before; `is_entry`: rows come from outside.
+    """
 
     place: int
     name: str
     inputs: tuple[int, ...]
+    is_entry: bool
     rows_in: int
     rows_out: int
     errs_in: int
@@ -279,10 +282,12 @@ class Scope:
     def places(self) -> tuple[PlaceStatistics, ...]:
         """Of each by itself."""
         nothing = OperatorStatistics()
+        before = {place: (binding,) for binding, place in self._feedback.items()}
         return tuple(
             PlaceStatistics(
-                number, node.place.name, node.place.inputs, node.rows_in, node.rows_out, node.errs_in,
-                node.errs_out, nothing if node.operator is None else node.operator.statistics(),
+                number, node.place.name, before.get(number, node.place.inputs), number in self._entries,
+                node.rows_in, node.rows_out, node.errs_in, node.errs_out,
+                nothing if node.operator is None else node.operator.statistics(),
             )
             for number, node in enumerate(self._nodes)
         )  # fmt: skip

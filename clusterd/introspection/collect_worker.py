@@ -297,9 +297,10 @@ def _operator_shapes(graph: Graph, exports: Container[GlobalId]) -> Iterator[Ope
         address = str(node.node)
         _, _, id = node.name.partition("export ")
         made = id if id in exports else ""
-        yield OperatorShape(address, "", node.name, tuple(map(str, node.inputs)), made)
+        reads = tuple(map(str, node.reads))
+        yield OperatorShape(address, "", node.name, tuple(map(str, node.inputs)), made, reads)
         for place in node.places:
-            inputs = tuple(f"{address}.{number}" for number in place.inputs)
+            inputs = (address,) if place.is_entry else tuple(f"{address}.{n}" for n in place.inputs)
             yield OperatorShape(f"{address}.{place.place}", address, place.name, inputs)
 
 

@@ -60,9 +60,9 @@ RELATIONS: Final[tuple[Relation, ...]] = (
         key=("worker", "dataflow"),
         fields=(
             _WORKER, _DATAFLOW,
-            ("source", "text", "the operator that rows come from"),
+            ("source", "text", "the operator that rows come from; into a recursion, that itself"),
             ("target", "text", "the operator that they go to"),
-            ("port", "bigint", "which of its inputs that is, from 0"),
+            ("port", "bigint?", "which of its inputs that is, from 0; NULL: it reads an index in place"),
         ),
     ),
     relation(

@@ -45,6 +45,8 @@ def channels(samples: Samples, outside: Outside) -> Iterator[Row]:
         for each in shape.operators:
             for port, source in enumerate(each.inputs):
                 yield worker, shape.dataflow, source, each.operator, port
+            for source in each.reads:
+                yield worker, shape.dataflow, source, each.operator, None
 
 
 def exports(samples: Samples, outside: Outside) -> Iterator[Row]:

@@ -25,8 +25,9 @@ Time = int | None  # of a frontier; None is the empty one
 
 
 class OperatorShape(msgspec.Struct, frozen=True, array_like=True):
-    """parent: the recursion it is in, "" for none. inputs: the operator that feeds each port. export: the
-    index that it makes, "" for none.
+    """parent: the recursion it is in, "" for none. inputs: the operator that feeds each port; of what comes
+    from outside a recursion, that recursion. export: the index that it makes, "" for none. reads: imported
+    indexes that it reads in place.
     """
 
     operator: str
@@ -34,6 +35,7 @@ class OperatorShape(msgspec.Struct, frozen=True, array_like=True):
     name: str
     inputs: tuple[str, ...] = ()
     export: str = ""
+    reads: tuple[str, ...] = ()
 
 
 class PlanLine(msgspec.Struct, frozen=True, array_like=True):

@@ -66,6 +66,7 @@ from clusterd.render.physical import (
     ThresholdNode,
     TopKNode,
     UnionNode,
+    indexes_of,
     inputs_of,
 )
 from clusterd.render.recursion import build_scope
@@ -191,7 +192,8 @@ class _Building:
             return self._graph.add_source(ConstantSource(node.constant), "constant")
         operator, name, arranges = self._operator(node)
         inputs = [self._numbers[number] for number in inputs_of(node)]
-        return self._graph.add_operator(operator, inputs, name, exchange_on=arranges)
+        reads = [self._indexes[id][0] for id in indexes_of(node)]
+        return self._graph.add_operator(operator, inputs, name, exchange_on=arranges, reads=reads)
 
     def _operator(self, node: Node) -> tuple[Operator, str, dict[int, tuple[int, ...]]]:
         """The operator, its name, and by which columns each port's rows find their worker, if they must."""

@@ -25,7 +25,7 @@ __all__ = [
     "DistinctNode", "EnterNode", "ExportNode", "FeedbackNode", "FlatMapNode", "IndexNode", "IndexSide",
     "JoinNode", "LeaveNode", "LocalSide", "LookupStep", "MfpNode", "NegateNode", "Node", "PhysicalPlan",
     "ReduceNode", "ScopeNode", "Side", "SourceNode", "TemporalNode", "ThresholdNode", "TopKNode",
-    "UnionNode", "inputs_of",
+    "UnionNode", "indexes_of", "inputs_of",
 ]  # fmt: skip
 
 
@@ -347,3 +347,15 @@ def inputs_of(node: Node) -> tuple[int, ...]:
             return inputs
         case _:
             return (node.input,)
+
+
+def indexes_of(node: Node) -> tuple[GlobalId, ...]:
+    """The imported indexes that `node` reads in place, each once."""
+    match node:
+        case JoinNode(left, right):
+            sides: tuple[Side, ...] = (left, right)
+        case DeltaJoinNode(inputs):
+            sides = tuple(side for each in inputs for side in each.sides)
+        case _:
+            sides = ()
+    return tuple(dict.fromkeys(side.index for side in sides if isinstance(side, IndexSide)))

@@ -93,6 +93,12 @@ def test_sizes_frontiers_and_rows_are_those_of_pages_reports_and_inputs(tmp_path
         }
         names = {row["operator"]: row["name"] for row in only(said["dataflow_operators"], dataflow=of_join)}
         assert (names[mapped["Join"]], names[mapped["Export"]]) == ("join", "export u2")
+        # The index is read in place; it stands for itself in the graph all the same.
+        edges = only(said["dataflow_channels"], dataflow=of_join)
+        assert {(names[e["source"]], names[e["target"]], e["port"]) for e in edges} == {
+            ("index u1", "join", None),
+            ("join", "export u2", 0),
+        }
 
 
 @pytest.mark.slow
@@ -294,7 +300,13 @@ def test_a_recursion_has_its_operators_with_what_each_did_and_keeps(tmp_path: Pa
         assert kept["records"] == 3
         mapped = only(said["plan_mapping"], dataflow=scope["dataflow"], operator=distinct)
         assert [row["text"] for row in mapped] == ["Distinct"]
-        assert only(said["dataflow_channels"], dataflow=scope["dataflow"], target=distinct)
+        # What enters comes from the recursion itself, what comes back from the binding.
+        operators = only(said["dataflow_operators"], dataflow=scope["dataflow"])
+        names = {row["operator"]: row["name"] for row in operators}
+        edges = only(said["dataflow_channels"], dataflow=scope["dataflow"])
+        assert {e["target"] for e in edges} >= {row["operator"] for row in inside}
+        within = {(names[e["source"]], names[e["target"]]) for e in edges}
+        assert {("recursion", "enter"), ("binding l0", "feedback"), ("union", "distinct")} <= within
 
 
 @pytest.mark.slow
