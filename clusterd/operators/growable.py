@@ -62,17 +62,19 @@ class Growable(Generic[T]):
     def growing(self, rows: int) -> Generator[None, None, None]:
         """`grow` in pieces, where it fills what is new: that is of fresh pages, up to 2 ms a megabyte.
 
-        What is new holds anything until it ends.
+        Meanwhile `a` is as long as it is filled: who counts what is kept looks between two pieces.
         """
         lo = len(self.a)
         if rows > lo:
             self._lengthen(rows)
-            while self._fill and lo < len(self.a):
-                hi = lo + max(_FILLED_BYTES * (len(self.a) - lo) // self.a[lo:].nbytes, 1)
-                self.a[lo:hi] = np.array(self._fill, self._dtype)
-                lo = hi
-                if lo < len(self.a):
+            whole = self.a
+            while self._fill and lo < len(whole):
+                hi = lo + max(_FILLED_BYTES * (len(whole) - lo) // whole[lo:].nbytes, 1)
+                whole[lo:hi] = np.array(self._fill, self._dtype)
+                lo, self.a = hi, whole[:hi]
+                if lo < len(whole):
                     yield
+            self.a = whole
 
     def touching(self, rows: int) -> Generator[None, None, None]:
         """Have the memory of the first `rows` rows, a page a piece, for who is about to fill them in order.

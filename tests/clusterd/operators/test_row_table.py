@@ -47,6 +47,23 @@ def test_a_large_array_is_filled_and_had_from_the_machine_in_pieces(rows: int) -
     assert (array.a == 5).all()
 
 
+def test_what_is_not_filled_yet_is_not_to_be_seen() -> None:
+    held = Growable(np.int32, fill=-1)
+    held.grow(10)
+    held.a[:10] = np.arange(10)
+    lengths = []
+    for _ in held.growing(3_000_000):
+        lengths.append(len(held))
+        assert held.a[:10].tolist() == list(range(10))
+        assert (held.a[10:] == -1).all()
+    assert lengths == sorted(set(lengths))  # it took some pieces
+    assert len(lengths) >= 2
+    assert len(held) >= 3_000_000
+    assert (held.a[10:] == -1).all()
+    held.grow(len(held) + 1)  # no view is left that keeps the old memory
+    assert held.a[9] == 9
+
+
 def test_a_view_that_is_kept_stays_valid() -> None:
     array = Growable(np.uint8)
     array.grow(2 << 20)
